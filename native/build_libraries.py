@@ -107,7 +107,8 @@ def _compiler(cache: str, sanitize: str):  # type: ignore[no-untyped-def]
         compile_ = [found, "-g1", "-O1", f"-fsanitize={SANITIZERS[sanitize]}", "-fno-omit-frame-pointer"]
     else:
         compile_ = [sys.executable, "-m", "ziglang", "c++", "-target", f"x86_64-linux-gnu.{GLIBC}", "-O3", "-s"]
-    command = [*compile_, "-std=c++17", "-fPIC", "-Wall"]
+    # a product and a sum of vectors are rounded once where the source says so, by whatever compiler
+    command = [*compile_, "-std=c++17", "-fPIC", "-Wall", "-ffp-contract=off"]
     environment = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, **os.environ}
 
     def run(sources: list[Path], output: Path, exports: Path, headers: Sequence[str] = (), libraries: Sequence[str] = ()) -> None:

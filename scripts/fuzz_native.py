@@ -518,15 +518,23 @@ def _lstm_cell_sizes(spec: list[int], operands: str) -> list[int]:
 def _lstm_layer(random: np.random.Generator) -> list[int]:
     """See ``LstmLayerSpec`` in native/src/lstm_layer.cc."""
     sizes = [*random.integers(1, [5, 20]).tolist(), int(random.choice([1, 15, 16, 17, 64, 65, random.integers(1, 150)]))]
-    return [*sizes, *random.permutation(4).tolist(), *random.integers(0, 2, 4).tolist()]
+    return [*sizes, *random.permutation(4).tolist(), *random.integers(0, 2, 5).tolist()]
 
 
 def _lstm_layer_sizes(spec: list[int], operands: str) -> list[int]:
-    """Of gates (G) and states (S) of all steps, states (s), the one before (b), weights (w), and what is kept (K, k)."""
+    """Of gates (G) and states (S) of all steps, states (s), the one before (b), bias (v), weights (w), what is kept (K, k)."""
     steps, rows, width = spec[:3]
-    state, has_state, keeps = rows * width, spec[7], spec[-1]
-    sizes = {"G": 4 * steps * state, "K": 4 * steps * state, "S": steps * state, "k": steps * state, "w": 4 * width * width}
-    there = [kind for kind in operands if (kind != "b" or has_state) and (kind not in "Kk" or keeps)]
+    state, (has_state, _, _, has_bias, keeps) = rows * width, spec[7:]
+    sizes = {
+        "G": 4 * steps * state,
+        "K": 4 * steps * state,
+        "S": steps * state,
+        "k": steps * state,
+        "w": 4 * width * width,
+        "v": 4 * width,
+    }
+    is_there = {"b": has_state, "v": has_bias, "K": keeps, "k": keeps}
+    there = [kind for kind in operands if is_there.get(kind, True)]
     return [sizes.get(kind, state) for kind in there]
 
 
@@ -542,7 +550,7 @@ _SIZES = {
     "attention": _attention_sizes, "attention_grad": _attention_grad_sizes, "cross_entropy": _cross_entropy_sizes,
     "cross_entropy_grad": lambda spec: [*_cross_entropy_sizes(spec), math.prod(spec[1:3])],
     "lstm_cell": lambda spec: _lstm_cell_sizes(spec, "gbssg"), "lstm_cell_grad": lambda spec: _lstm_cell_sizes(spec, "gbsssgb"),
-    "lstm_layer": lambda spec: _lstm_layer_sizes(spec, "GbbwSsKkk"),
+    "lstm_layer": lambda spec: _lstm_layer_sizes(spec, "GvbbwSsKkk"),
     "lstm_layer_grad": lambda spec: _lstm_layer_sizes(spec, "GSbwSsGbb"),
     "max_pool": _max_pool_sizes, "max_pool_grad": lambda spec: _max_pool_sizes(spec)[::-1],
 }  # fmt: skip

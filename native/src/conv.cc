@@ -7,6 +7,7 @@
 #include "direct.h"
 #include "few_pixels.h"
 #include "im2col.h"
+#include "row_weights.h"
 
 namespace native {
 
@@ -20,7 +21,17 @@ bool is_for_im2col(const ConvSpec& s) {
   return s.flags & ConvSpec::kAlwaysIm2col || s.taps() == 1 || s.rows() <= kFewRows;
 }
 
+// One that multiplies nothing beside the image.
+std::unique_ptr<ConvAlgorithm> choose_direct(const ConvSpec& s, int threads, bool describe_only) {
+  const bool may_be_rows = !(s.flags & ConvSpec::kAlwaysDirect) && RowWeights::takes(s);
+  if (may_be_rows && RowWeights::is_fast(s)) return std::make_unique<RowWeights>(s, threads);
+  auto direct = std::make_unique<DirectConv>(s, threads, describe_only);
+  if (may_be_rows && direct->is_slow()) return std::make_unique<RowWeights>(s, threads);
+  return direct;
+}
+
 std::unique_ptr<ConvAlgorithm> choose_algorithm(const ConvSpec& s, int threads, bool describe_only) {
+  if (s.flags & ConvSpec::kAlwaysRows && RowWeights::takes(s)) return std::make_unique<RowWeights>(s, threads);
   if (!(s.flags & ConvSpec::kAlwaysDirect) && DepthwiseWeights::takes(s)) return std::make_unique<DepthwiseWeights>(s, threads);
   if (FewPixels::takes(s, threads)) return std::make_unique<FewPixels>(s, threads);
   if (FewPixelsWeights::takes(s, threads)) return std::make_unique<FewPixelsWeights>(s, threads);
@@ -28,7 +39,7 @@ std::unique_ptr<ConvAlgorithm> choose_algorithm(const ConvSpec& s, int threads, 
     auto im2col = std::make_unique<Im2colConv>(s, threads, describe_only);
     if (!im2col->is_slow()) return im2col;
   }
-  return std::make_unique<DirectConv>(s, threads, describe_only);
+  return choose_direct(s, threads, describe_only);
 }
 
 class Conv final : public Operation {
@@ -73,7 +84,7 @@ class Conv final : public Operation {
   }
 
   void run_without_padding(void* const* operands) const {
-    std::call_once(direct_once_, [&] { direct_ = std::make_unique<DirectConv>(spec_, threads_, false); });
+    std::call_once(direct_once_, [&] { direct_ = choose_direct(spec_, threads_, false); });
     Scratch scratch(direct_->scratch_size());
     direct_->run(operands[0], operands[1], operands[2], scratch);
   }
@@ -82,7 +93,7 @@ class Conv final : public Operation {
   std::unique_ptr<ConvAlgorithm> algorithm_;
   bool multiplies_padding_ = false;
   mutable std::once_flag direct_once_;
-  mutable std::unique_ptr<DirectConv> direct_;  // made where it is first needed
+  mutable std::unique_ptr<ConvAlgorithm> direct_;  // made where it is first needed
 };
 
 }  // namespace

@@ -8,11 +8,11 @@ namespace native {
 
 struct ConvSpec {
   enum Kind { kForward, kBackwardData, kBackwardWeights };
-  enum Flag : int64_t { kWeightsChannelsLast = 1, kAlwaysDirect = 2, kAlwaysIm2col = 4 };  // the last two are for tests
+  enum Flag : int64_t { kWeightsChannelsLast = 1, kAlwaysDirect = 2, kAlwaysIm2col = 4, kAlwaysRows = 8 };  // the last three are for tests
 
   explicit ConvSpec(SpecReader reader) {
     kind = static_cast<Kind>(reader.next(kForward, kBackwardWeights));
-    flags = reader.next(0, 7);
+    flags = reader.next(0, 15);
     dtypes = reader.next_dtypes();
     n = static_cast<int>(reader.next(1, 3));
     groups = reader.next(1);

@@ -13,7 +13,7 @@ class DepthwiseWeights final : public ConvAlgorithm {
 
   DepthwiseWeights(const ConvSpec& spec, int threads);
 
-  std::string name() const override { return "depthwise:avx512_core"; }
+  std::string name() const override { return "depthwise"; }
   size_t scratch_size() const override { return aligned(matrix()); }
   bool multiplies_padding() const override { return false; }
   void run(const void* input, const void* gradient, void* result, Scratch& scratch) const override;

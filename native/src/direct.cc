@@ -43,9 +43,7 @@ dnnl::memory::desc any_layout(const dnnl::memory::desc& desc) {
   return {desc.get_dims(), desc.get_data_type(), dnnl::memory::format_tag::any};
 }
 
-// Whether it is one of those that exist only so that every shape has one.
-bool is_slow(const dnnl::primitive_desc& found) {
-  const std::string name = found.impl_info_str();
+bool is_slow_implementation(const std::string& name) {
   return name.find("ref") != std::string::npos || name.find("gemm:") != std::string::npos;
 }
 
@@ -83,7 +81,7 @@ dnnl::primitive_desc best(const ConvSpec& s) {
   Layouts inner = callers_layouts(s, {compute, compute, compute == dt::f32 ? dt::f32 : s.dtypes.operands[2]});
   inner.weights = any_layout(inner.weights);
   const auto found = find(s, inner);
-  if (!is_slow(found)) return found;
+  if (!is_slow_implementation(found.impl_info_str())) return found;
   return find(s, {any_layout(inner.input), inner.weights, any_layout(inner.output)});
 }
 
@@ -142,6 +140,8 @@ DirectConv::DirectConv(const ConvSpec& spec, int threads, bool describe_only) {
       break;
   }
 }
+
+bool DirectConv::is_slow() const { return is_slow_implementation(name_); }
 
 void DirectConv::run(const void* first, const void* second, void* result, Scratch& scratch) const {
   const auto inner = [&](const Operand& operand, const void* data) {

@@ -13,6 +13,8 @@ class DirectConv final : public ConvAlgorithm {
   std::string name() const override { return name_; }
   size_t scratch_size() const override { return scratch_size_; }
   bool multiplies_padding() const override { return false; }
+  // Whether it is an implementation that exists only so that every shape has one.
+  bool is_slow() const;
   void run(const void* first, const void* second, void* result, Scratch& scratch) const override;
 
  private:

@@ -7,11 +7,9 @@
 
 #include "few_pixels.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
 
-#include "elements.h"
+#include "vectors.h"
 
 namespace native {
 
@@ -30,6 +28,8 @@ struct Products {
 struct WeightProducts {
   static constexpr int64_t kLeftWord = kFewRows, kLeftRow = 4, kRightWord = kRow, kSumsRow = kAllTaps;
 };
+
+using simd::avx512::Elements;
 
 #include "avx512_begin.h"
 
@@ -185,7 +185,7 @@ void write_taps(const char* sums, int64_t at, void* result) {
   }
 }
 
-#include "avx512_end.h"
+#include "isa_end.h"
 
 // --- for any CPU again
 
@@ -209,7 +209,7 @@ bool is_few_pixels(const ConvSpec& s, int64_t most_pixels, int64_t most_rows, in
   if (s.kernel[0] % kPanel != 0 || s.kernel[1] % kPanel != 0) return false;
   if (2 * units < threads) return false;  // most of them would have nothing to do
   if (Windows::product(s.windows().input) > kMostInputPixels) return false;  // all of it is packed, also what no tap touches
-  return s.rows() <= most_rows && s.rows() <= most_pixels * s.output[0] && has_avx512(s.dtypes.compute == dt::bf16);
+  return s.rows() <= most_rows && s.rows() <= most_pixels * s.output[0] && isa() == Isa::kAvx512 && runs_kernels(s.dtypes.compute == dt::bf16);
 }
 
 }  // namespace

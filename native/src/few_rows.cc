@@ -1,25 +1,24 @@
-// Weights are packed into panels: 64 columns side by side, which a product reads from front to back into sums that stay in registers.
-// More than 6 rows are taken in blocks, which find the panel in a cache. Missing columns of the last panel are zeros.
+// Weights are packed into panels: four vectors of columns side by side, which a product reads from front to back into sums that stay in
+// registers. More rows than registers have room for are taken in blocks, which find the panel in a cache. Missing columns of the last panel are zeros.
 
 #include "few_rows.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
+#include <utility>
 
-#include "epilogue.h"
+#include "vectors.h"
 
 namespace native {
 
 namespace {
 
 constexpr int64_t kMaxRows = 8, kMaxSize = int64_t{1} << 24;  // of columns, and of what is summed over
-constexpr int64_t kVectors = 4, kPanel = 16 * kVectors;  // columns of a panel
-constexpr int64_t kBlock = 6;                            // rows of a block: 24 sums in registers
-constexpr size_t kParallelBytes = 1 << 20;               // of weights, from which on all threads read them
+constexpr int64_t kVectors = 4;                                               // of a panel
+constexpr size_t kParallelBytes = 1 << 20;                                    // of weights, from which on all threads read them
 
-int64_t panels_of(const ProductSpec& s) { return (s.channels + kPanel - 1) / kPanel; }
-size_t packed_bytes(const ProductSpec& s) { return static_cast<size_t>(panels_of(s) * kPanel * s.input[1]) * sizeof(float); }
+int64_t panel_width() { return kVectors * lanes(); }
+int64_t panels_of(const ProductSpec& s) { return (s.channels + panel_width() - 1) / panel_width(); }
+size_t packed_bytes(const ProductSpec& s) { return static_cast<size_t>(panels_of(s) * panel_width() * s.input[1]) * sizeof(float); }
 
 // What is computed of the sums, and where.
 struct Call {
@@ -28,55 +27,22 @@ struct Call {
   float* result;
 };
 
-// --- what follows is compiled for AVX-512; it is called only where the CPU has that
+// Blocks of rows of the result, in the columns of one panel: `multiply[i]` of i + 1 rows, up to `most_rows`.
+struct Kernels {
+  int64_t most_rows;
+  void (*multiply[6])(const Call&, int64_t row, int64_t panel);
+};
 
-#include "avx512_begin.h"
-
-// A block of rows of the result, in the columns of one panel.
-template <int kRows>
-void multiply_block(const Call& call, int64_t row, int64_t panel) {
-  const int64_t depth = call.spec.input[1], columns = call.spec.channels;
-  const float *data = call.data + row * depth, *weights = call.weights + panel * kPanel * depth;
-  __m512 sums[kRows][kVectors];
-  for (auto& of_row : sums) {
-    for (auto& sum : of_row) sum = _mm512_setzero_ps();
-  }
-  for (int64_t i = 0; i < depth; i++, weights += kPanel) {
-    __m512 w[kVectors];
-    for (int v = 0; v < kVectors; v++) w[v] = _mm512_loadu_ps(weights + 16 * v);
-    for (int r = 0; r < kRows; r++) {
-      const __m512 x = _mm512_set1_ps(data[r * depth + i]);
-      for (int v = 0; v < kVectors; v++) sums[r][v] = _mm512_fmadd_ps(x, w[v], sums[r][v]);
-    }
-  }
-  for (int v = 0; v < kVectors; v++) {
-    const int64_t column = panel * kPanel + 16 * v;
-    if (column >= columns) return;
-    const auto present = static_cast<__mmask16>(columns - column >= 16 ? 0xffff : (1u << (columns - column)) - 1);
-    const __m512 offset = _mm512_maskz_loadu_ps(present, call.offset + column);
-    for (int r = 0; r < kRows; r++) {
-      const int64_t at = (row + r) * columns + column;
-      __m512 x = _mm512_add_ps(sums[r][v], offset);
-      if (call.residual) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(present, call.residual + at));
-      _mm512_mask_storeu_ps(call.result + at, present, activated(call.spec, x));
-    }
-  }
-}
-
-#include "avx512_end.h"
-
-// --- for any CPU again
-
-using Multiply = void(const Call&, int64_t row, int64_t panel);
-constexpr Multiply* kMultiply[kBlock] = {multiply_block<1>, multiply_block<2>, multiply_block<3>,
-                                         multiply_block<4>, multiply_block<5>, multiply_block<6>};
+#define KERNELS "few_rows_kernels.h"
+#include "each_isa.h"
 
 void multiply(const Call& call, int64_t begin, int64_t end) {  // of these panels
-  const int64_t rows = call.spec.input[0], blocks = (rows + kBlock - 1) / kBlock;
+  const Kernels& kernels = for_this_cpu(avx2::kKernels, avx512::kKernels);
+  const int64_t rows = call.spec.input[0], blocks = (rows + kernels.most_rows - 1) / kernels.most_rows;
   for (; begin < end; begin++) {
     for (int64_t i = 0; i < blocks; i++) {
       const int64_t first = rows * i / blocks, next = rows * (i + 1) / blocks;
-      kMultiply[next - first - 1](call, first, begin);
+      kernels.multiply[next - first - 1](call, first, begin);
     }
   }
 }
@@ -118,12 +84,13 @@ class FewRowsPack final : public Operation {
     auto* packed = static_cast<float*>(operands[1]);
     const int64_t depth = spec_.input[1], columns = spec_.channels;
     const int64_t row = spec_.weight_strides[0], column = spec_.weight_strides[1];
-    for (int64_t first = 0; first < columns; first += kPanel) {
-      const int64_t present = std::min(kPanel, columns - first);
-      for (int64_t i = 0; i < depth; i++, packed += kPanel) {
+    const int64_t width = panel_width();
+    for (int64_t first = 0; first < columns; first += width) {
+      const int64_t present = std::min(width, columns - first);
+      for (int64_t i = 0; i < depth; i++, packed += width) {
         const float* from = weights + i * row + first * column;
         for (int64_t j = 0; j < present; j++) packed[j] = from[j * column];
-        std::fill(packed + present, packed + kPanel, 0.0f);
+        std::fill(packed + present, packed + width, 0.0f);
       }
     }
   }
@@ -135,10 +102,9 @@ class FewRowsPack final : public Operation {
 }  // namespace
 
 bool has_few_rows(const ProductSpec& s) {
-  static const bool is_supported = has_avx512(false);
   const bool is_float32 = s.input_type == dt::f32 && s.output_type == dt::f32;
   const bool fits = !s.is_conv && s.input[0] <= kMaxRows && s.input[1] <= kMaxSize && s.channels <= kMaxSize;
-  return is_supported && is_float32 && fits;
+  return runs_kernels(false) && is_float32 && fits;
 }
 
 std::unique_ptr<Operation> make_few_rows(const ProductSpec& spec, const thread_pool::Settings& settings) {

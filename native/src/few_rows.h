@@ -5,7 +5,7 @@
 
 namespace native {
 
-// Whether these products are computed here, and not by oneDNN. AVX-512 only.
+// Whether these products are computed here, and not by oneDNN.
 bool has_few_rows(const ProductSpec& spec);
 
 std::unique_ptr<Operation> make_few_rows(const ProductSpec& spec, const thread_pool::Settings& settings);

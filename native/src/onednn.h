@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <stdexcept>
 
 #include "dnnl.hpp"
+#include "isa.h"
 #include "scratch.h"
 
 namespace native {
@@ -13,16 +13,6 @@ using dims = dnnl::memory::dims;
 using dt = dnnl::memory::data_type;
 
 inline size_t bytes_of(dt type) { return dnnl::memory::data_type_size(type); }
-
-// Whether the CPU has AVX-512, and its instructions for bfloat16 if those are needed, too.
-inline bool has_avx512(bool with_bf16) {
-  const auto needed = static_cast<unsigned>(with_bf16 ? dnnl::cpu_isa::avx512_core_bf16 : dnnl::cpu_isa::avx512_core);
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
-}
-
-inline void check_avx512(bool with_bf16) {
-  if (!has_avx512(with_bf16)) throw std::runtime_error(with_bf16 ? "this CPU has no AVX-512 BF16" : "this CPU has no AVX-512");
-}
 
 // The dtype that a call multiplies in, and those of its operands in memory: two inputs, then the result. Sums are float32.
 struct Dtypes {

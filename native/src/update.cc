@@ -2,17 +2,16 @@
 // each, makes two or three. In place where a result's address is that of its operand.
 //
 // The operands: scalars (the rate, see `UpdateSpec`), then for each variable its value, its slots and its gradient. The results:
-// for each variable the value and the slots. AVX-512 only. The spec is written by oneflow/compiler/fused_update.py.
+// for each variable the value and the slots. The spec is written by oneflow/compiler/fused_update.py.
 //
 // The same for several devices, which have equal values and slots: the gradient is the sum of theirs, and all get the results.
 // Operands and results are then those of the first device, of the second, and so on.
-#include <immintrin.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
 #include "operation.h"
+#include "vectors.h"
 
 namespace native {
 
@@ -78,33 +77,8 @@ struct Arrays {
   float *new_x, *new_m, *new_v;
 };
 
-// --- what follows is compiled for AVX-512; it is called only where the CPU has that
-
-#include "avx512_begin.h"
-
-inline __m512 all(float value) { return _mm512_set1_ps(value); }
-
-inline __m512 prepared(const UpdateSpec& spec, const Scalars& s, __m512 x, __m512 g) {
-  for (int i = 0; i < spec.before; i++) g = _mm512_mul_ps(g, all(s.before[i]));
-  if (spec.l1 != 0 || spec.l2 != 0) {
-    __m512 penalty = _mm512_setzero_ps();
-    if (spec.l1 != 0) penalty = _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, penalty, _CMP_GE_OQ), all(-spec.l1), all(spec.l1));
-    if (spec.l2 != 0) penalty = _mm512_fmadd_ps(all(spec.l2), x, penalty);
-    g = _mm512_add_ps(g, penalty);
-  }
-  for (int i = 0; i < spec.after; i++) g = _mm512_mul_ps(g, all(s.after[i]));
-  return g;
-}
-
 // How one device's results are written to the others' arrays.
 enum class Copies { kNone, kCached, kStreamed };
-
-// What nobody reads soon is written past the caches, where it may be.
-template <Copies copies>
-inline void store_copy(float* to, __mmask16 mask, __m512 value) {
-  if (copies == Copies::kStreamed && mask == 0xffff && reinterpret_cast<uintptr_t>(to) % 64 == 0) return _mm512_stream_ps(to, value);
-  _mm512_mask_storeu_ps(to, mask, value);
-}
 
 // The arrays of the devices after the first one, from the element on where a chunk begins: gradients, and results as in `Arrays`.
 struct Others {
@@ -113,57 +87,17 @@ struct Others {
   float* results[3][kMaxDevices - 1];
 };
 
-template <Rule rule, Copies copies>
-inline void update_vector(const UpdateSpec& spec, const Scalars& s, const Arrays& a, const Others& others, int64_t i, __mmask16 mask) {
-  const auto store = [&](float* to, int result, __m512 value) {
-    _mm512_mask_storeu_ps(to + i, mask, value);
-    if constexpr (copies != Copies::kNone) {
-      for (int k = 0; k < others.count; k++) store_copy<copies>(others.results[result][k] + i, mask, value);
-    }
-  };
-  const __m512 x = _mm512_maskz_loadu_ps(mask, a.x + i), rate = all(s.rate);
-  __m512 g = _mm512_maskz_loadu_ps(mask, a.g + i);
-  if constexpr (copies != Copies::kNone) {
-    for (int k = 0; k < others.count; k++) g = _mm512_add_ps(g, _mm512_maskz_loadu_ps(mask, others.g[k] + i));
-  }
-  g = prepared(spec, s, x, g);
-  __m512 moved;
-  if constexpr (rule == Rule::kSgd) {
-    moved = _mm512_fnmadd_ps(rate, g, x);
-  } else if constexpr (rule == Rule::kMomentum) {
-    const __m512 m = _mm512_fmsub_ps(all(spec.beta1), _mm512_maskz_loadu_ps(mask, a.m + i), _mm512_mul_ps(rate, g));
-    moved = _mm512_add_ps(x, m);
-    store(a.new_m, 1, m);
-  } else {
-    const __m512 old_m = _mm512_maskz_loadu_ps(mask, a.m + i);
-    const __m512 m = _mm512_fmadd_ps(all(spec.beta1), old_m, _mm512_mul_ps(all(spec.gain1), g));
-    const __m512 square = _mm512_mul_ps(all(spec.gain2), _mm512_mul_ps(g, g));
-    const __m512 v = _mm512_fmadd_ps(all(spec.beta2), _mm512_maskz_loadu_ps(mask, a.v + i), square);
-    const __m512 root = _mm512_fmadd_ps(all(s.root), _mm512_sqrt_ps(v), all(spec.epsilon));
-    moved = _mm512_fnmadd_ps(rate, _mm512_div_ps(m, root), x);
-    store(a.new_m, 1, m);
-    store(a.new_v, 2, v);
-  }
-  if (spec.decays) moved = _mm512_fnmadd_ps(all(s.decay), x, moved);
-  store(a.new_x, 0, moved);
-}
+// Updates so many elements.
+using Run = void(const UpdateSpec&, const Scalars&, const Arrays&, const Others&, int64_t count);
+using Choose = Run*(Rule, Copies);
 
-template <Rule rule, Copies copies>
-void update(const UpdateSpec& spec, const Scalars& scalars, const Arrays& arrays, const Others& others, int64_t count) {
-  int64_t i = 0;
-  for (; i + 16 <= count; i += 16) update_vector<rule, copies>(spec, scalars, arrays, others, i, 0xffff);
-  if (i < count) update_vector<rule, copies>(spec, scalars, arrays, others, i, static_cast<__mmask16>((1u << (count - i)) - 1));
-  if (copies == Copies::kStreamed) _mm_sfence();
-}
-
-#include "avx512_end.h"
-
-// --- end of what is compiled for AVX-512
+#define KERNELS "update_kernels.h"
+#include "each_isa.h"
 
 class Update final : public Operation {
  public:
   Update(UpdateSpec spec, int devices, const thread_pool::Settings& settings) : spec_(std::move(spec)), devices_(devices) {
-    check_avx512(false);
+    check_isa(false);
     std::vector<size_t> sizes(static_cast<size_t>(spec_.scalars()), sizeof(float));
     if (spec_.may_skip) sizes.push_back(1);
     first_ = sizes.size();
@@ -180,12 +114,14 @@ class Update final : public Operation {
     }
     per_device_ = sizes.size();
     for (int i = 0; i < devices; i++) operand_bytes_.insert(operand_bytes_.end(), sizes.begin(), sizes.end());
-    streams_ = elements * sizeof(float) * (spec_.slots() + 1) * devices >= kStreamBytes;
+    const bool streams = elements * sizeof(float) * (spec_.slots() + 1) * devices >= kStreamBytes;
+    const Copies copies = devices == 1 ? Copies::kNone : streams ? Copies::kStreamed : Copies::kCached;
+    run_ = for_this_cpu<Choose*>(avx2::choose, avx512::choose)(spec_.rule, copies);
     constexpr double kFlopsPerElement = 32;  // floating point operations that take as long as updating one
     threads_ = settings.threads_for(kFlopsPerElement * elements);
   }
 
-  std::string name() const override { return "one pass:avx512_core"; }
+  std::string name() const override { return "one pass:" + isa_name(false); }
 
   void run(void* const* operands, Scratch&) const override {
     const Scalars scalars(spec_, operands);
@@ -244,28 +180,13 @@ class Update final : public Operation {
       for (size_t i = 0; i <= slots; i++) others.results[i][others.count] = other.out[i];
     }
     const Arrays arrays{in[0], slots > 0 ? in[1] : nullptr, slots > 1 ? in[2] : nullptr, in[slots + 1], out[0], out[1], out[2]};
-    switch (spec_.rule) {
-      case Rule::kSgd:
-        return run_copying<Rule::kSgd>(scalars, arrays, others, chunk.count);
-      case Rule::kMomentum:
-        return run_copying<Rule::kMomentum>(scalars, arrays, others, chunk.count);
-      case Rule::kAdam:
-        return run_copying<Rule::kAdam>(scalars, arrays, others, chunk.count);
-    }
-  }
-
-  template <Rule rule>
-  void run_copying(const Scalars& scalars, const Arrays& arrays, const Others& others, int64_t count) const {
-    const auto run = others.count == 0 ? update<rule, Copies::kNone>
-                     : streams_        ? update<rule, Copies::kStreamed>
-                                       : update<rule, Copies::kCached>;
-    run(spec_, scalars, arrays, others, count);
+    run_(spec_, scalars, arrays, others, chunk.count);
   }
 
   UpdateSpec spec_;
   int devices_;
   size_t first_, per_device_;  // the operand with the first variable; the operands and results of a device
-  bool streams_;
+  Run* run_;
   std::vector<Chunk> chunks_;
 };
 

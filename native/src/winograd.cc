@@ -4,27 +4,26 @@
 // Tiles of 4 x 4 pixels would need less arithmetic, but are off by three to six times as much, and round where direct sums are exact:
 // sums of small whole numbers, and zeros.
 //
-// Weights are packed into panels of 32 output channels, missing ones zeros: first all transformed ones, [panel][place][input
-// channel][32], then the weights themselves, [panel][tap][input channel][32]. With these, a tile is computed directly where a
+// Weights are packed into panels of two vectors of output channels, missing ones zeros: first all transformed ones, [panel][place][input
+// channel][output channel], then the weights themselves, [panel][tap][input channel][output channel]. With these, a tile is computed directly where a
 // result is not finite: a tile mixes its values, so that an infinity makes NaNs of results that it has no part in.
 
 #include "winograd.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
+#include <utility>
 
-#include "epilogue.h"
-#include "elements.h"
+#include "vectors.h"
 
 namespace native {
 
 namespace {
 
-constexpr int64_t kTaps = 9, kPanel = 32, kMostRows = 8;
+constexpr int64_t kTaps = 9, kVectors = 2;  // of a panel
 constexpr int kSize = 2, kSide = 4, kPlaces = 16;  // pixels of a tile's result and of what it reads, in a row; and numbers
 
-int64_t panels_of(const ProductSpec& s) { return (s.channels + kPanel - 1) / kPanel; }
+int64_t panel_width() { return kVectors * lanes(); }
+int64_t panels_of(const ProductSpec& s) { return (s.channels + panel_width() - 1) / panel_width(); }
 
 // The tiles of all images.
 struct Tiles {
@@ -35,7 +34,7 @@ struct Tiles {
 };
 
 size_t packed_bytes(const ProductSpec& s) {
-  return static_cast<size_t>(panels_of(s) * kPanel * s.input[1] * (kPlaces + kTaps)) * sizeof(float);
+  return static_cast<size_t>(panels_of(s) * panel_width() * s.input[1] * (kPlaces + kTaps)) * sizeof(float);
 }
 
 struct Call {
@@ -46,19 +45,6 @@ struct Call {
   const float* zeros;  // as many as a pixel has channels
   int64_t place_step;  // between numbers of a transformed tile
 };
-
-#include "avx512_begin.h"
-
-// Both along one axis. The points that polynomials are evaluated at are 0, 1, -1 and infinity.
-inline void transform_input(const __m512* x, __m512* to) {
-  to[0] = _mm512_sub_ps(x[2], x[0]), to[3] = _mm512_sub_ps(x[3], x[1]);
-  to[1] = _mm512_add_ps(x[2], x[1]), to[2] = _mm512_sub_ps(x[2], x[1]);
-}
-
-inline void transform_sums(const __m512* x, __m512* to) {
-  to[0] = _mm512_add_ps(x[0], _mm512_add_ps(x[1], x[2]));
-  to[1] = _mm512_add_ps(x[3], _mm512_sub_ps(x[1], x[2]));
-}
 
 // Where a tile's result begins; rows and columns of the result that it has.
 struct Place {
@@ -80,128 +66,17 @@ inline const float* pixel_at(const Call& call, int64_t sample, int64_t row, int6
   return call.data + ((sample * s.input[2] + row) * s.input[3] + column) * s.input[1];
 }
 
-void transform_tile(const Call& call, int64_t tile, int64_t first, int64_t last, float* to) {  // of these channels
-  const Place place(call, tile);
-  const float* pixels[kSide][kSide];
-  for (int i = 0; i < kSide; i++) {
-    for (int j = 0; j < kSide; j++) {
-      const float* found = pixel_at(call, place.sample, place.row + i, place.column + j);
-      pixels[i][j] = found ? found : call.zeros;
-    }
-  }
-  for (int64_t c = first; c < last; c += 16) {
-    const __mmask16 present = mask_at(c, last);
-    __m512 half[kSide][kSide];
-    for (int j = 0; j < kSide; j++) {
-      __m512 column[kSide], made[kSide];
-      for (int i = 0; i < kSide; i++) column[i] = _mm512_maskz_loadu_ps(present, pixels[i][j] + c);
-      transform_input(column, made);
-      for (int i = 0; i < kSide; i++) half[i][j] = made[i];
-    }
-    float* place_of = to + c;
-    for (int i = 0; i < kSide; i++) {
-      __m512 made[kSide];
-      transform_input(half[i], made);
-      for (int j = 0; j < kSide; j++, place_of += call.place_step) _mm512_storeu_ps(place_of, made[j]);
-    }
-  }
-}
+struct Kernels {
+  int64_t most_rows;
+  void (*transform_tile)(const Call&, int64_t tile, int64_t begin, int64_t end, float* to);
+  // Of i + 1 tiles, up to `most_rows`.
+  void (*multiply[8])(const float* tiles, int64_t step, const float* weights, int64_t depth, const float* ahead, float* to);
+  void (*write_tile)(const Call&, int64_t tile, int64_t panel, const float* sums, int64_t step);
+  void (*pack_panels)(const ProductSpec&, const float* weights, float* packed, int64_t begin, int64_t end);
+};
 
-// Sums of some tiles and a panel at one place. Weights that are needed next are fetched meanwhile.
-template <int kRows>
-void multiply(const float* tiles, int64_t step, const float* weights, int64_t depth, const float* ahead, float* to) {
-  __m512 sums[kRows][2];
-  for (auto& of_row : sums) of_row[0] = of_row[1] = _mm512_setzero_ps();
-  for (int64_t c = 0; c < depth; c++, weights += kPanel) {
-    const __m512 w[] = {_mm512_loadu_ps(weights), _mm512_loadu_ps(weights + 16)};
-    if (ahead) {
-      _mm_prefetch(reinterpret_cast<const char*>(ahead + c * kPanel), _MM_HINT_T1);
-      _mm_prefetch(reinterpret_cast<const char*>(ahead + c * kPanel + 16), _MM_HINT_T1);
-    }
-    for (int i = 0; i < kRows; i++) {
-      const __m512 x = _mm512_set1_ps(tiles[i * step + c]);
-      for (int j = 0; j < 2; j++) sums[i][j] = _mm512_fmadd_ps(x, w[j], sums[i][j]);
-    }
-  }
-  for (int i = 0; i < kRows; i++, to += kPanel) {
-    for (int j = 0; j < 2; j++) _mm512_storeu_ps(to + 16 * j, sums[i][j]);
-  }
-}
-
-// The sum for one pixel and 16 channels, tap by tap. `weights`: those of the first tap.
-inline __m512 direct_sum(const Call& call, const Place& place, int64_t row, int64_t column, const float* weights) {
-  const int64_t depth = call.spec.input[1];
-  __m512 sum = _mm512_setzero_ps();
-  for (int64_t tap = 0; tap < kTaps; tap++, weights += depth * kPanel) {
-    const float* pixel = pixel_at(call, place.sample, place.row + row + tap / 3, place.column + column + tap % 3);
-    if (!pixel) continue;
-    for (int64_t c = 0; c < depth; c++) {
-      sum = _mm512_fmadd_ps(_mm512_set1_ps(pixel[c]), _mm512_loadu_ps(weights + c * kPanel), sum);
-    }
-  }
-  return sum;
-}
-
-// From sums, [place][tile][32], to the result in the columns of one panel.
-void write_tile(const Call& call, int64_t tile, int64_t panel, const float* sums, int64_t step) {
-  const ProductSpec& s = call.spec;
-  const Place place(call, tile);
-  const float* direct = call.weights + (panels_of(s) * kPlaces + panel * kTaps) * s.input[1] * kPanel;
-  const int64_t corner = ((place.sample * s.output[2] + place.row) * s.output[3] + place.column) * s.channels;
-  for (int64_t v = 0; v < kPanel && panel * kPanel + v < s.channels; v += 16) {
-    const int64_t channel = panel * kPanel + v;
-    const __mmask16 present = mask_at(channel, s.channels);
-    __m512 half[kSize][kSide], made[kSize][kSize], residue = _mm512_setzero_ps();
-    for (int j = 0; j < kSide; j++) {
-      __m512 column[kSide], two[kSize];
-      for (int i = 0; i < kSide; i++) column[i] = _mm512_loadu_ps(sums + (i * kSide + j) * step + v);
-      transform_sums(column, two);
-      for (int i = 0; i < kSize; i++) half[i][j] = two[i];
-    }
-    for (int i = 0; i < kSize; i++) {
-      transform_sums(half[i], made[i]);
-      for (int j = 0; j < kSize; j++) residue = _mm512_fmadd_ps(made[i][j], _mm512_setzero_ps(), residue);
-    }
-    const bool is_finite = _mm512_cmp_ps_mask(residue, residue, _CMP_UNORD_Q) == 0;
-    const __m512 offset = _mm512_maskz_loadu_ps(present, call.offset + channel);
-    for (int64_t i = 0; i < place.rows; i++) {
-      for (int64_t j = 0; j < place.columns; j++) {
-        const int64_t at = corner + (i * s.output[3] + j) * s.channels + channel;
-        const __m512 sum = is_finite ? made[i][j] : direct_sum(call, place, i, j, direct + v);
-        __m512 x = _mm512_add_ps(sum, offset);
-        if (call.residual) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(present, call.residual + at));
-        _mm512_mask_storeu_ps(call.result + at, present, activated(s, x));
-      }
-    }
-  }
-}
-
-// Weights of a panel at one input channel, [tap][32], transformed in double precision.
-void transform_weights(const float (&taps)[kTaps][kPanel], float* to, int64_t step) {
-  constexpr double matrix[kSide][3] = {{-1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
-  double half[kSide][3][kPanel];
-  for (int i = 0; i < kSide; i++) {
-    for (int j = 0; j < 3; j++) {
-      for (int64_t o = 0; o < kPanel; o++) {
-        half[i][j][o] = matrix[i][0] * taps[j][o] + matrix[i][1] * taps[3 + j][o] + matrix[i][2] * taps[6 + j][o];
-      }
-    }
-  }
-  for (int i = 0; i < kSide; i++) {
-    for (int j = 0; j < kSide; j++, to += step) {
-      for (int64_t o = 0; o < kPanel; o++) {
-        to[o] = static_cast<float>(half[i][0][o] * matrix[j][0] + half[i][1][o] * matrix[j][1] + half[i][2][o] * matrix[j][2]);
-      }
-    }
-  }
-}
-
-#include "avx512_end.h"
-
-// --- for any CPU again
-
-constexpr decltype(&multiply<1>) kMultiply[kMostRows] = {multiply<1>, multiply<2>, multiply<3>, multiply<4>,
-                                                         multiply<5>, multiply<6>, multiply<7>, multiply<8>};
+#define KERNELS "winograd_kernels.h"
+#include "each_isa.h"
 
 class Winograd final : public Operation {
  public:
@@ -218,7 +93,7 @@ class Winograd final : public Operation {
     tile_step_ = (depth + 15) / 16 * 16 + 16, place_step_ = block_ * tile_step_ + 16;
     zeros_bytes_ = static_cast<size_t>(tile_step_) * 4;
     tiles_bytes_ = aligned(static_cast<size_t>(kPlaces * place_step_) * 4);
-    sums_bytes_ = aligned(static_cast<size_t>(kPlaces * (block_ * kPanel + 16)) * 4);
+    sums_bytes_ = aligned(static_cast<size_t>(kPlaces * (block_ * panel_width() + 16)) * 4);
     const size_t threads = static_cast<size_t>(threads_);
     scratch_size_ = aligned(zeros_bytes_) + (is_shared_ ? 1 : threads) * tiles_bytes_ + threads * sums_bytes_;
     const size_t count = element_count(s.output) * sizeof(float);
@@ -263,7 +138,7 @@ class Winograd final : public Operation {
         const int64_t end = tiles_.count * (thread + 1) / threads_;
         for (int64_t begin = tiles_.count * thread / threads_; begin < end; begin += block_) {
           const int64_t count = std::min(block_, end - begin);
-          for (int64_t i = 0; i < count; i++) transform_tile(call, begin + i, 0, depth, mine + i * tile_step_);
+          for (int64_t i = 0; i < count; i++) kernels_.transform_tile(call, begin + i, 0, depth, mine + i * tile_step_);
           for (int64_t panel = 0; panel < panels; panel++) multiply_panel(call, begin, count, panel, mine, my_sums);
         }
       });
@@ -276,12 +151,12 @@ class Winograd final : public Operation {
         const int64_t last = count * vectors * (thread + 1) / threads_;
         for (int64_t at = count * vectors * thread / threads_; at < last;) {
           const int64_t tile = at / vectors, first = at % vectors, next = std::min(vectors, first + last - at);
-          transform_tile(call, begin + tile, 16 * first, std::min(16 * next, depth), shared + tile * tile_step_);
+          kernels_.transform_tile(call, begin + tile, 16 * first, std::min(16 * next, depth), shared + tile * tile_step_);
           at += next - first;
         }
       });
       // panels, or parts of them where there are more threads
-      const int64_t parts = std::clamp((threads_ + panels - 1) / panels, int64_t{1}, (count + kMostRows - 1) / kMostRows);
+      const int64_t parts = std::clamp((threads_ + panels - 1) / panels, int64_t{1}, (count + kernels_.most_rows - 1) / kernels_.most_rows);
       on_threads([&](int64_t thread) {
         const int64_t last = panels * parts * (thread + 1) / threads_;
         for (int64_t at = panels * parts * thread / threads_; at < last; at++) {
@@ -295,17 +170,17 @@ class Winograd final : public Operation {
 
   // Of so many tiles from `begin` on.
   void multiply_panel(const Call& call, int64_t begin, int64_t count, int64_t panel, const float* transformed, float* sums) const {
-    const int64_t depth = spec_.input[1], sums_step = block_ * kPanel + 16;
-    const int64_t groups = (count + kMostRows - 1) / kMostRows;
-    const float* weights = call.weights + panel * kPlaces * depth * kPanel;
-    for (int64_t place = 0; place < kPlaces; place++, weights += depth * kPanel) {
+    const int64_t depth = spec_.input[1], width = panel_width(), sums_step = block_ * width + 16;
+    const int64_t groups = (count + kernels_.most_rows - 1) / kernels_.most_rows;
+    const float* weights = call.weights + panel * kPlaces * depth * width;
+    for (int64_t place = 0; place < kPlaces; place++, weights += depth * width) {
       for (int64_t g = 0; g < groups; g++) {
         const int64_t first = count * g / groups, next = count * (g + 1) / groups;
-        kMultiply[next - first - 1](transformed + place * place_step_ + first * tile_step_, tile_step_, weights, depth,
-                                    g == 0 ? weights + depth * kPanel : nullptr, sums + place * sums_step + first * kPanel);
+        kernels_.multiply[next - first - 1](transformed + place * place_step_ + first * tile_step_, tile_step_, weights, depth,
+                                            g == 0 ? weights + depth * width : nullptr, sums + place * sums_step + first * width);
       }
     }
-    for (int64_t i = 0; i < count; i++) write_tile(call, begin + i, panel, sums + i * kPanel, sums_step);
+    for (int64_t i = 0; i < count; i++) kernels_.write_tile(call, begin + i, panel, sums + i * width, sums_step);
   }
 
   ProductSpec spec_;
@@ -314,6 +189,7 @@ class Winograd final : public Operation {
   int64_t block_;   // tiles that are computed at a time
   int64_t tile_step_, place_step_;
   size_t zeros_bytes_, tiles_bytes_, sums_bytes_;
+  const Kernels& kernels_ = for_this_cpu(avx2::kKernels, avx512::kKernels);
 };
 
 class WinogradPack final : public Operation {
@@ -328,46 +204,21 @@ class WinogradPack final : public Operation {
   void run(void* const* operands, Scratch&) const override {
     const auto* weights = static_cast<const float*>(operands[0]);
     auto* packed = static_cast<float*>(operands[1]);
-    const auto pack = [&](int64_t begin, int64_t end) { pack_panels(weights, packed, begin, end); };
+    const auto pack_panels = for_this_cpu(avx2::kKernels, avx512::kKernels).pack_panels;
+    const auto pack = [&](int64_t begin, int64_t end) { pack_panels(spec_, weights, packed, begin, end); };
     if (threads_ == 1) return pack(0, panels_of(spec_));
     thread_pool::parallel_for(panels_of(spec_), threads_, pack);
   }
 
  private:
-  void pack_panels(const float* weights, float* packed, int64_t begin, int64_t end) const {
-    constexpr int64_t kBlock = 16;  // input channels that are read at a time, a cache line
-    const int64_t depth = spec_.input[1], step = depth * kPanel;
-    for (int64_t panel = begin; panel < end; panel++) {
-      float* transformed = packed + panel * kPlaces * step;
-      float* direct = packed + (panels_of(spec_) * kPlaces + panel * kTaps) * step;
-      const int64_t present = std::min(kPanel, spec_.channels - panel * kPanel);
-      for (int64_t first = 0; first < depth; first += kBlock) {
-        const int64_t channels = std::min(kBlock, depth - first);
-        float taps[kBlock][kTaps][kPanel] = {};
-        for (int64_t o = 0; o < present; o++) {
-          const float* from = weights + (panel * kPanel + o) * kTaps * depth + first;
-          for (int64_t tap = 0; tap < kTaps; tap++, from += depth) {
-            for (int64_t c = 0; c < channels; c++) taps[c][tap][o] = from[c];
-          }
-        }
-        for (int64_t c = 0; c < channels; c++) {
-          const int64_t at = (first + c) * kPanel;
-          transform_weights(taps[c], transformed + at, step);
-          for (int64_t tap = 0; tap < kTaps; tap++) std::copy_n(taps[c][tap], kPanel, direct + tap * step + at);
-        }
-      }
-    }
-  }
-
   ProductSpec spec_;
 };
 
 }  // namespace
 
 bool is_for_winograd(const ProductSpec& s) {
-  static const bool is_supported = has_avx512(false);
   constexpr int64_t kLeastChannels = 16, kMostChannels = 1 << 14, kLeastTiles = 4;
-  if (!is_supported || s.input_type != dt::f32 || s.output_type != dt::f32 || !s.is_conv || s.groups != 1) return false;
+  if (!runs_kernels(false) || s.input_type != dt::f32 || s.output_type != dt::f32 || !s.is_conv || s.groups != 1) return false;
   if (s.input.size() != 4 || s.weights[2] != 3 || s.weights[3] != 3) return false;
   for (int i = 0; i < 2; i++) {
     if (s.strides[i] != 1 || s.dilations[i] != 0) return false;

@@ -6,7 +6,7 @@
 
 namespace native {
 
-// Whether a product is computed here, and not by oneDNN. AVX-512 only.
+// Whether a product is computed here, and not by oneDNN.
 bool is_for_winograd(const ProductSpec& spec);
 
 std::unique_ptr<Operation> make_winograd(const ProductSpec& spec, const thread_pool::Settings& settings);

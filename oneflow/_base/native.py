@@ -18,9 +18,10 @@ import numpy as np
 from . import cores
 from .jax import jax
 from .process_state import process_state
+from .rounding import rounded, to_bfloat16
 
 _log = logging.getLogger("oneflow")
-PROTOCOL = 39
+PROTOCOL = 40
 SGEMM = "gemm"  # the name of oneDNN's sgemm among the kernels of products
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
@@ -64,6 +65,36 @@ def _numbers(spec: Sequence[int]) -> np.ndarray:
 def stored(array: Any) -> Any:
     """The array, made to be stored: the native part copies it, so that XLA cannot compute it again for each of its readers."""
     return call("transpose", [dtype_code(array.dtype), 1, array.size, 1], array.shape, array)
+
+
+def product(name: str, spec: Callable[..., Sequence[int]], shape: Sequence[int], a: Any, b: Any, dtype: Any) -> Any:
+    """A convolution or a matrix product, with sums in float32: of bfloat16 numbers unless a, b and the result are float32.
+
+    On a CPU that does not multiply bfloat16 numbers, a and b are rounded and multiplied as float32, which gives the same.
+
+    Args:
+      name: ``conv`` or ``matmul``.
+      spec: from the dtypes of a, b and the result to what describes the call.
+      shape: the result's.
+      dtype: the result's.
+    """
+    dtypes = (a.dtype, b.dtype, np.dtype(dtype))
+    if dtypes_code(dtypes) == 0 or multiplies_bfloat16():
+        return call(name, spec(*dtypes), shape, a, b, dtype=dtype)
+    made = call(name, spec(*(np.dtype(np.float32),) * 3), shape, *map(rounded, (a, b)))
+    return to_bfloat16(made) if np.dtype(dtype) != np.float32 else made
+
+
+def product_dtype(dtype: str) -> str:
+    """The dtype that ``product`` multiplies arrays of this dtype in."""
+    return dtype if multiplies_bfloat16() else "float32"
+
+
+def product_kernel(name: str, spec: Callable[[str], Sequence[int]], dtype: str) -> str:
+    """The name of the kernel of ``product`` for arrays of this dtype. ``spec``: from a dtype to what describes the call."""
+    computed = product_dtype(dtype)
+    made = str(part().library.describe(name, spec(computed)))
+    return made if computed == dtype else f"{made} in float32"
 
 
 def float_bits(number: float) -> int:
@@ -270,10 +301,15 @@ def _generate_sgemm(library: Any) -> None:
         threading.Thread(target=multiply, name="oneflow-sgemm").start()  # the end of the program waits for it
 
 
-def has_bfloat16() -> bool:
-    """Whether the native part multiplies bfloat16 numbers on this machine. If not, an info message says so, once."""
+def multiplies_bfloat16() -> bool:
+    """Whether the native part multiplies bfloat16 numbers on this machine, faster than float32."""
     library = part().library
-    if library is not None and library.has_bfloat16:
+    return library is not None and library.has_bfloat16
+
+
+def has_bfloat16() -> bool:
+    """The same; if not, an info message says so, once."""
+    if multiplies_bfloat16():
         return True
     with process_state.native_lock:
         said, process_state.said_no_bfloat16 = process_state.said_no_bfloat16, True

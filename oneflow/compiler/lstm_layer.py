@@ -321,14 +321,18 @@ def _keys(term: Term) -> tuple[Key, ...]:
 
 def _in_one_array(blobs: list[Blob]) -> tuple[list[Blob], bool]:
     """The array whose steps these are, all of them and in order, or else themselves; whether the axis of the steps is 1."""
-    regions = []
+    regions: list[tuple[tuple[int, int], ...]] = []
+    whole: list[Blob] = []
     for blob in blobs:
-        region, whole = blob.node.op.region, blob.node.inputs[:1]
-        bounds = region(blob.node.attrs, whole[0].shape) if region is not None and whole[0].ndim == 3 else None
-        if bounds is None or _key(whole[0]) != _key(blobs[0].node.inputs[0]) or whole[0].is_dynamic:
+        node = blob.node
+        while node.op.keeps_values and node.inputs[0].dtype is blob.dtype:  # an axis of one step that was removed
+            node = node.inputs[0].node
+        region, inputs = node.op.region, node.inputs[:1]
+        bounds = region(node.attrs, inputs[0].shape) if region is not None and inputs[0].ndim == 3 else None
+        if bounds is None or inputs[0].is_dynamic or whole and _key(inputs[0]) != _key(whole[0]):
             return blobs, False
+        whole = list(inputs)
         regions.append(tuple(bounds))
-    whole = blobs[0].node.inputs[:1]
     shape, (rows, columns) = whole[0].shape, blobs[0].shape
     for axis in (1, 0):
         expected: list[tuple[tuple[int, int], ...]] = []

@@ -35,6 +35,7 @@ class Layer:
       has_state: there are h and c from before the first step.
       by_row: arrays of all steps are (rows, steps, ...), not (steps, rows, ...).
       transposed: weights are (4 * width, width), not (width, 4 * width).
+      has_bias: there is an array of (4 * width) that is added to the gates of all rows and steps.
       keeps: the call has further results, which its gradient needs.
     """
 
@@ -45,11 +46,12 @@ class Layer:
     has_state: bool
     by_row: bool
     transposed: bool
+    has_bias: bool = False
     keeps: bool = False
 
     def spec(self) -> list[int]:
         """The vector that describes a call to the native part."""
-        flags = (self.has_state, self.by_row, self.transposed, self.keeps)
+        flags = (self.has_state, self.by_row, self.transposed, self.has_bias, self.keeps)
         return [self.steps, self.rows, self.width, *self.quarters, *map(int, flags)]
 
     def all_steps(self, columns: int) -> tuple[tuple[int, ...], Any]:
@@ -148,7 +150,7 @@ class Operands:
 
 @lru_cache(maxsize=1024)
 def differentiable(layer: Layer) -> Callable[..., tuple[Array, ...]]:
-    """From (gates of all steps[, h, c before], weights) to (h of each step ..., the last c)."""
+    """From (gates of all steps[, bias][, h, c before], weights) to (h of each step ..., the last c)."""
     hidden, gates = layer.all_steps(layer.width), layer.all_steps(4 * layer.width)
 
     def split(h: Array) -> list[Array]:
@@ -163,14 +165,15 @@ def differentiable(layer: Layer) -> Callable[..., tuple[Array, ...]]:
         kept = [gates, ((layer.steps, layer.rows, layer.width), np.float32), hidden]
         spec = replace(layer, keeps=True).spec()
         h, c, activated, cells, before = _native.call_several("lstm_layer", spec, [hidden, layer.state, *kept], *arrays)
-        return (*split(h), c), (activated, cells, *arrays[1 + layer.has_state :], before)
+        return (*split(h), c), (activated, cells, *arrays[1 + layer.has_bias + layer.has_state :], before)
 
     def backward(saved: tuple[Array, ...], cotangents: tuple[Array, ...]) -> tuple[Array, ...]:
         *operands, before = saved
         to_hidden = jnp.stack(cotangents[:-1], layer.axis)
         results = [gates, *[layer.state] * (2 * layer.has_state)]
         to_gates, *to_state = _native.call_several("lstm_layer_grad", layer.spec(), results, *operands, to_hidden, cotangents[-1])
-        return to_gates, *to_state, _to_weights(layer, before, to_gates)
+        to_bias = [jnp.sum(to_gates, (0, 1))] * layer.has_bias
+        return to_gates, *to_bias, *to_state, _to_weights(layer, before, to_gates)
 
     run.defvjp(forward, backward)
     return run
@@ -200,7 +203,13 @@ def _layer_of(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Layer:
     else:
         steps = given.multiplied or len(given.added)
         rows = max(a.shape[0] for a in of_steps if a.ndim == 2)  # others are broadcast
-    return Layer(steps, rows, columns // 4, gates.quarters, has_state, by_row, transposed)
+    has_bias = gates.shift(columns // 4) is not None or any(_is_bias(group[0]) for group in operands.shared)
+    return Layer(steps, rows, columns // 4, gates.quarters, has_state, by_row, transposed, has_bias)
+
+
+def _is_bias(array: Any) -> bool:
+    """Whether what is added in all steps is a number for each unit."""
+    return len(array.shape) == 1
 
 
 def _joined(group: Sequence[Array], axis: int = -1) -> Array:
@@ -208,12 +217,16 @@ def _joined(group: Sequence[Array], axis: int = -1) -> Array:
     return group[0] if len(group) == 1 else jnp.concatenate(group, axis)
 
 
-def _gates_and_rest(arrays: Sequence[Array], layer: Layer, given: Given, gates: Gates) -> tuple[Array, Sequence[Array], Array]:
-    """The gates of all steps without the recurrent product, h and c from before, and the recurrent weights."""
+def _operands(
+    arrays: Sequence[Array], layer: Layer, given: Given, gates: Gates
+) -> tuple[Array, Sequence[Array], Sequence[Array], Array]:
+    """The gates of all steps without the recurrent product, the bias if there is one, h and c from before, recurrent weights."""
     operands = Operands.of(arrays, given, layer.has_state, gates)
     weights, terms = _joined(operands.weights, 0 if layer.transposed else 1), list(map(_joined, operands.shared))
     shift = gates.shift(layer.width)
-    terms += [] if shift is None else [shift]
+    biases = [term for term in terms if _is_bias(term)] + ([] if shift is None else [shift])
+    bias = [jnp.broadcast_to(reduce(jnp.add, biases), (4 * layer.width,))] if biases else []
+    terms = [term for term in terms if not _is_bias(term)]
     if layer.by_row:
         terms = [a[:, None] if a.ndim == 2 else a for a in terms]
     if given.product is not None:
@@ -234,20 +247,21 @@ def _gates_and_rest(arrays: Sequence[Array], layer: Layer, given: Given, gates: 
         left, each = iter(map(_joined, operands.added)), (layer.rows, 4 * layer.width)
         sums = [jnp.broadcast_to(sum(islice(left, count)), each) for count in given.added]
         terms.append(jnp.stack(sums, layer.axis))
-    return reduce(jnp.add, reversed(terms)), operands.state, weights
+    return reduce(jnp.add, reversed(terms)), bias, operands.state, weights
 
 
 def lower(*arrays: Array, **attrs: Any) -> tuple[Array, ...]:
     """By the native part."""
     layer = _layer_of(arrays, attrs)
-    gates, state, weights = _gates_and_rest(arrays, layer, attrs["given"], attrs["gates"])
-    return differentiable(layer)(gates, *state, weights)
+    gates, bias, state, weights = _operands(arrays, layer, attrs["given"], attrs["gates"])
+    return differentiable(layer)(gates, *bias, *state, weights)
 
 
 def define(*arrays: Array, **attrs: Any) -> tuple[Array, ...]:
     """The same by XLA."""
     layer = _layer_of(arrays, attrs)
-    gates, state, weights = _gates_and_rest(arrays, layer, attrs["given"], attrs["gates"])
+    gates, bias, state, weights = _operands(arrays, layer, attrs["given"], attrs["gates"])
+    gates = gates + bias[0] if bias else gates
     weights = weights.T if layer.transposed else weights
     outputs = []
     for step in range(layer.steps):

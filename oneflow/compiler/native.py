@@ -21,9 +21,10 @@ SWITCHED_OFF = "switched off by flow.config.enable_native_cpu(False)"
 NO_CPU = "the device is not a CPU"
 
 
-def multiplies_bfloat16(without: str) -> bool:
-    """Whether the native part computes bfloat16 faster than float32 here. Says once where the machine does not."""
-    return not without and _native.has_bfloat16()
+def computes_bfloat16(without: str) -> bool:
+    """Whether the native part computes products of bfloat16 numbers. Says once where that is not faster than float32."""
+    _native.has_bfloat16()
+    return not without
 
 
 def choose(node: Node, arrays: Sequence[Any], without: str, local: bool = False) -> Callable[..., Any]:

@@ -48,7 +48,7 @@ def assigned(graph: Graph, order: Sequence[Node], platform: str, without_native:
         return {}
     newer = graph.generation.newer_autocast_lists
     chosen = narrow_nodes(order, newer=newer)
-    if platform == "cpu" and native.multiplies_bfloat16(without_native):
+    if platform == "cpu" and native.computes_bfloat16(without_native):
         chosen = {n for n in chosen if _gains_on_cpu(n, narrow, newer)}
         sources = _sources(order, chosen, newer)
         chosen.update(

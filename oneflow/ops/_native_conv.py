@@ -75,15 +75,16 @@ def unsupported_reason(g: Geometry, dtype: str, x: Shape, w: Shape) -> str | Non
     for k, d, low, high in zip(w[2:], g.dilations, g.pad_low, g.pad_high, strict=True):
         if max(low, high) > (k - 1) * d or min(low, high) < 0:
             return "more padding than the window covers"
-    wanted: list[tuple[int, Any]] = [(kind, dtype) for kind in (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS)]
-    if dtype == "bfloat16":
+    computed = _native.product_dtype(dtype)
+    wanted: list[tuple[int, Any]] = [(kind, computed) for kind in (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS)]
+    if computed == "bfloat16":
         wanted += enumerate(_NARROW)
     return _native.kernel_refusal("conv", *(g.spec(kind, dtypes, x, w) for kind, dtypes in wanted))
 
 
 def kernel_name(g: Geometry, dtype: str, x: Shape, w: Shape, kind: int = FORWARD) -> str:
     """The name of oneDNN's kernel for a convolution of these shapes, channels second, or ``FEW_PIXELS``."""
-    return str(_native.part().library.describe("conv", g.spec(kind, dtype, x, w)))
+    return _native.product_kernel("conv", lambda computed: g.spec(kind, computed, x, w), dtype)
 
 
 # --- the three calls, on data of (N, ..., C) and weights in either order
@@ -120,7 +121,7 @@ def _on_one_device(kind: int, g: Geometry, a: Array, b: Array, x: Shape, w: Shap
     n, channels, *space = g.output_shape(xs, ws)
     # gradients to weights are made as vectors: an update rule over (O, I, 3, 3) would be a loop of three elements
     shape = ((n, *space, channels), x, (math.prod(w),))[kind]
-    made = _native.call("conv", g.spec(kind, (a.dtype, b.dtype, made_dtype), xs, ws), shape, a, b, dtype=made_dtype)
+    made = _native.product("conv", lambda *dtypes: g.spec(kind, dtypes, xs, ws), shape, a, b, made_dtype)
     return lax.reshape(made, w) if kind == BACKWARD_WEIGHTS else made
 
 

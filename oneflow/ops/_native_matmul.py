@@ -66,7 +66,8 @@ def unsupported_reason(gemm: Gemm, dtype: str) -> str | None:
     if reason is None and 2 * gemm.batch * gemm.m * gemm.n * gemm.k < _MIN_FLOPS:
         return "too small to gain by it"
     each = (gemm, gemm.grad_a(), gemm.grad_b())
-    return reason or _native.kernel_refusal("matmul", *(product.spec(np.dtype(dtype)) for product in each))
+    computed = np.dtype(_native.product_dtype(dtype))
+    return reason or _native.kernel_refusal("matmul", *(product.spec(computed) for product in each))
 
 
 def _call(gemm: Gemm, dtype: Any = None, sharded: bool = False) -> Callable[[Array, Array], Array]:
@@ -98,7 +99,7 @@ def _call(gemm: Gemm, dtype: Any = None, sharded: bool = False) -> Callable[[Arr
 
 
 def _on_one_device(gemm: Gemm, dtype: Any, a: Array, b: Array) -> Array:
-    return _native.call("matmul", gemm.spec(a.dtype, b.dtype, dtype), gemm.shape, a, b, dtype=dtype)
+    return _native.product("matmul", gemm.spec, gemm.shape, a, b, dtype)
 
 
 # --- on several devices
@@ -237,7 +238,7 @@ def _matmul_describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     a, b = arrays
     gemm = _gemm_of(a, b, attrs)
     assert isinstance(gemm, Gemm)
-    return f"oneDNN {_native.part().library.describe('matmul', gemm.spec(a.dtype))}"
+    return f"oneDNN {_native.product_kernel('matmul', gemm.spec, np.dtype(a.dtype).name)}"
 
 
 NATIVE = Native(matmul, _matmul_unsupported_reason, _matmul_describe, sharded="each device its pieces")

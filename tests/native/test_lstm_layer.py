@@ -37,7 +37,7 @@ def gradients(function: Any, arrays: Any, cotangents: Any) -> list[np.ndarray]:
     rows=st.sampled_from([1, 2, 6, 7, 13, 32]),
     width=st.sampled_from([1, 15, 16, 17, 40, 64, 65, 130]),
     quarters=st.sampled_from(ORDERS),
-    flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    flags=st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()),
     scale=st.sampled_from([0.01, 0.5, 3.0]),
     threads=st.integers(1, 4),
     seed=st.integers(0, 1000),
@@ -45,10 +45,10 @@ def gradients(function: Any, arrays: Any, cotangents: Any) -> list[np.ndarray]:
 def test_results_and_gradients_are_those_of_xla(
     steps: int, rows: int, width: int, quarters: Any, flags: Any, scale: float, threads: int, seed: int, parallel: Any
 ) -> None:
-    has_state, by_row, transposed = flags
-    layer = Layer(steps, rows, width, quarters, has_state, by_row, transposed)
+    has_state, by_row, transposed, has_bias = flags
+    layer = Layer(steps, rows, width, quarters, has_state, by_row, transposed, has_bias)
     random = np.random.default_rng(seed)
-    shapes = [layer.all_steps(4 * width)[0], *[(rows, width)] * (2 * has_state)]
+    shapes = [layer.all_steps(4 * width)[0], *[(4 * width,)] * has_bias, *[(rows, width)] * (2 * has_state)]
     arrays = [(random.standard_normal(shape) * scale).astype(np.float32) for shape in shapes]
     weights = (4 * width, width) if transposed else (width, 4 * width)
     arrays.append((random.standard_normal(weights) / width**0.5).astype(np.float32))
@@ -56,10 +56,16 @@ def test_results_and_gradients_are_those_of_xla(
     with parallel(threads):
         made = list(map(np.asarray, differentiable(layer)(*arrays)))
         found = gradients(differentiable(layer), arrays, cotangents)
-    attrs = {"gates": Gates(quarters), "has_state": has_state, "by_row": by_row, "transposed": transposed, "given": Given()}
+    attrs = {"gates": Gates(quarters), "has_state": has_state, "by_row": by_row, "transposed": transposed}
+    attrs["given"] = Given(shared=int(has_bias))
+
+    def by_xla(gates: Any, *rest: Any) -> Any:
+        bias, others = rest[:has_bias], rest[has_bias:]
+        return define(gates, *others, *bias, **attrs)
+
     with jax.enable_x64(True):
         wide = [[jnp.asarray(a, jnp.float64) for a in each] for each in (arrays, cotangents)]
-        expected = gradients(lambda *given: define(*given, **attrs), *wide)
+        expected = gradients(by_xla, *wide)
     for mine, theirs in zip(made, found, strict=False):  # what is kept for the gradient changes no result
         np.testing.assert_array_equal(mine, theirs)
     for mine, theirs in zip(found, expected, strict=True):
@@ -83,9 +89,9 @@ def test_values_that_are_not_ordinary(value: float) -> None:
 @pytest.mark.parametrize(
     "spec, why",
     [
-        ([2, 2, 16, 0, 1, 2, 2, 0, 0, 0, 0], "the same quarter"), ([0, 2, 16, 0, 1, 2, 3, 0, 0, 0, 0], "out of range"),
-        ([2, 2, 16, 0, 1, 2, 3, 0, 0, 0, 2], "out of range"), ([2, 2, 16, 0, 1, 2, 3, 0, 0, 0], "too short"),
-        ([2, 2, 16, 0, 1, 2, 3, 0, 0, 0, 0, 0], "too long"),
+        ([2, 2, 16, 0, 1, 2, 2, 0, 0, 0, 0, 0], "the same quarter"), ([0, 2, 16, 0, 1, 2, 3, 0, 0, 0, 0, 0], "out of range"),
+        ([2, 2, 16, 0, 1, 2, 3, 0, 0, 0, 0, 2], "out of range"), ([2, 2, 16, 0, 1, 2, 3, 0, 0, 0, 0], "too short"),
+        ([2, 2, 16, 0, 1, 2, 3, 0, 0, 0, 0, 0, 0], "too long"),
     ],
 )  # fmt: skip
 def test_specs_that_are_refused(native_part: Any, spec: list[int], why: str) -> None:

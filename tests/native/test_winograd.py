@@ -17,16 +17,10 @@ from oneflow.compiler import packed_products as packed
 from oneflow.compiler.packed_products import Epilogue
 from oneflow.graph.op import IntegerProduct
 
-pytestmark = pytest.mark.usefixtures("native_part")
+pytestmark = pytest.mark.usefixtures("kernels")
 PLAIN = Epilogue(high=0.0)
 SAME = ((1, 1), (1, 1))
 Padding = tuple[tuple[int, int], tuple[int, int]]
-
-
-@pytest.fixture(autouse=True)
-def avx512(native_part: Any, products: Any) -> None:
-    if not products.has_avx512():
-        pytest.skip("this CPU has no AVX-512")
 
 
 def convolution(padding: Padding = SAME) -> IntegerProduct:

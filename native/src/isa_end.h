@@ -1,4 +1,4 @@
-// See avx512_begin.h.
+// See avx2_begin.h and avx512_begin.h.
 #if defined(__clang__)
 #pragma clang attribute pop
 #else

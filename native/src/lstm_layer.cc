@@ -48,7 +48,7 @@ struct LstmLayerSpec {
   bool keeps;       // what the gradient needs
 };
 
-// Packed weights: panels of kVectors vectors of columns, one row of the panel after the other.
+// Packed weights: panels of kVectors vectors of columns. Of those that are multiplied at once, one row comes after the other.
 //   forward   a vector of columns of each gate i, f, g, o; rows are the columns of the state before
 //   backward  adjacent columns of the state; rows are the columns of the gates
 struct Panels {
@@ -61,24 +61,6 @@ struct Panels {
 
   int64_t count, depth;
 };
-
-void pack(const LstmLayerSpec& s, const Panels& panels, bool is_grad, const float* weights, float* packed, int64_t begin,
-          int64_t end) {
-  const int64_t state_stride = s.transposed ? 1 : 4 * s.width, gate_stride = s.transposed ? s.width : 1, lanes = native::lanes();
-  for (int64_t panel = begin; panel < end; panel++) {
-    float* to = packed + panel * panels.depth * panels.width();
-    for (int64_t row = 0; row < panels.depth; row++) {
-      for (int64_t v = 0; v < kVectors; v++, to += lanes) {
-        const int64_t column = is_grad ? panel * panels.width() + v * lanes : panel * lanes;
-        const int64_t present = std::clamp<int64_t>(s.width - column, 0, lanes), stride = is_grad ? state_stride : gate_stride;
-        const float* from = is_grad ? weights + row * gate_stride + column * state_stride
-                                    : weights + row * state_stride + (s.quarters.of[v] * s.width + column) * gate_stride;
-        for (int64_t i = 0; i < present; i++) to[i] = from[i * stride];
-        std::fill(to + present, to + lanes, 0.0f);
-      }
-    }
-  }
-}
 
 // The operands and working memory of a call. States in working memory are (rows, width), gates (rows, 4 width).
 struct Forward {
@@ -100,7 +82,7 @@ struct Kernels {
   template <class Call>
   using Block = void(const Call&, int64_t step, int64_t row, int64_t panel);
 
-  int64_t most_rows;
+  int64_t most_rows, at_once;  // vectors of a panel
   Block<Forward>* forward[6];
   Block<Backward>* backward[6];
 };
@@ -109,6 +91,26 @@ struct Kernels {
 #include "each_isa.h"
 
 const Kernels& kernels() { return for_this_cpu(avx2::kKernels, avx512::kKernels); }
+
+void pack(const LstmLayerSpec& s, const Panels& panels, bool is_grad, const float* weights, float* packed, int64_t begin,
+          int64_t end) {
+  const int64_t state_stride = s.transposed ? 1 : 4 * s.width, gate_stride = s.transposed ? s.width : 1, lanes = native::lanes(), at_once = kernels().at_once;
+  for (int64_t panel = begin; panel < end; panel++) {
+    float* to = packed + panel * panels.depth * panels.width();
+    for (int64_t begin = 0; begin < kVectors; begin += at_once) {
+      for (int64_t row = 0; row < panels.depth; row++) {
+        for (int64_t v = begin; v < begin + at_once; v++, to += lanes) {
+          const int64_t column = is_grad ? panel * panels.width() + v * lanes : panel * lanes;
+          const int64_t present = std::clamp<int64_t>(s.width - column, 0, lanes), stride = is_grad ? state_stride : gate_stride;
+          const float* from = is_grad ? weights + row * gate_stride + column * state_stride
+                                      : weights + row * state_stride + (s.quarters.of[v] * s.width + column) * gate_stride;
+          for (int64_t i = 0; i < present; i++) to[i] = from[i * stride];
+          std::fill(to + present, to + lanes, 0.0f);
+        }
+      }
+    }
+  }
+}
 
 // The share of a thread: some panels, and where there are more threads than panels some of the rows.
 struct Share {

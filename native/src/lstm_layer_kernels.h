@@ -1,18 +1,23 @@
 // Of lstm_layer.cc, for each instruction set (each_isa.h).
 
-constexpr int kMostRows = kLanes == 16 ? 6 : 3;  // whose sums for a panel stay in registers
+constexpr int kMostRows = 6, kAtOnce = kLanes == 16 ? 4 : 2;  // vectors: so many sums stay in registers
 constexpr int64_t kPanel = kVectors * kLanes;
 
 // Adds the products of kRows rows of `left` and a panel to the sums.
 template <int kRows>
 inline void multiply(const float* left, int64_t depth, const float* panel, Floats (&sums)[kRows][kVectors]) {
-  for (int64_t i = 0; i < depth; i++, panel += kPanel) {
-    Floats w[kVectors];
-    for (int v = 0; v < kVectors; v++) w[v] = load(panel + kLanes * v);
-    for (int r = 0; r < kRows; r++) {
-      const Floats x = all(left[r * depth + i]);
-      for (int v = 0; v < kVectors; v++) sums[r][v] = fma(x, w[v], sums[r][v]);
+  for (int begin = 0; begin < kVectors; begin += kAtOnce) {
+    Floats made[kRows][kAtOnce];
+    for (int r = 0; r < kRows; r++) std::copy_n(sums[r] + begin, kAtOnce, made[r]);
+    for (int64_t i = 0; i < depth; i++, panel += kAtOnce * kLanes) {
+      Floats w[kAtOnce];
+      for (int v = 0; v < kAtOnce; v++) w[v] = load(panel + kLanes * v);
+      for (int r = 0; r < kRows; r++) {
+        const Floats x = all(left[r * depth + i]);
+        for (int v = 0; v < kAtOnce; v++) made[r][v] = fma(x, w[v], made[r][v]);
+      }
     }
+    for (int r = 0; r < kRows; r++) std::copy_n(made[r], kAtOnce, sums[r] + begin);
   }
 }
 
@@ -134,6 +139,6 @@ void backward_block(const Backward& c, int64_t step, int64_t row, int64_t panel)
 
 template <int... kRows>
 constexpr Kernels table_of(std::integer_sequence<int, kRows...>) {
-  return {kMostRows, {forward_block<kRows + 1>...}, {backward_block<kRows + 1>...}};
+  return {kMostRows, kAtOnce, {forward_block<kRows + 1>...}, {backward_block<kRows + 1>...}};
 }
 constexpr Kernels kKernels = table_of(std::make_integer_sequence<int, kMostRows>());

@@ -114,12 +114,17 @@ def _int8_round_weights(ctx: Emitter) -> Result:
         outer, ctx.node, ctx.attrs = (ctx.node, ctx.attrs), node, attrs
         try:
             integers = ctx.initializer(f"{name}_quantized", np.transpose(whole, perm))
-            points = ctx.constant(np.zeros(scale.shape, np.int8))
+            points = _points(ctx, name, np.zeros(scale.shape, np.int8))
             return ctx.emit("DequantizeLinear", integers, ctx.constant(scale), points, axis=perm.index(channel))
         finally:
             ctx.node, ctx.attrs = outer
 
     return InLayout(make)
+
+
+def _points(ctx: Emitter, name: str, values: np.ndarray) -> str:
+    """Zero points that no other weights share: onnxruntime replaces them where it turns int8 weights into uint8."""
+    return ctx.initializer(f"{name}_zero_point", values)
 
 
 def _point(zero: np.ndarray, affine: bool) -> np.ndarray:
@@ -150,8 +155,8 @@ def _weights(ctx: Emitter, x: np.ndarray, scale: np.ndarray, zero: np.ndarray, a
         try:
             integers = ctx.initializer(f"{name}_quantized", np.transpose(whole, perm))
             axis = perm.index(0) if scale.size > 1 else None
-            grid = [ctx.constant(v if axis is not None else v.reshape(())) for v in (safe, point)]
-            y = ctx.emit("DequantizeLinear", integers, *grid, axis=axis)
+            steps, points = (v if axis is not None else v.reshape(()) for v in (safe, point))
+            y = ctx.emit("DequantizeLinear", integers, ctx.constant(steps), _points(ctx, name, points), axis=axis)
             if rest.any():
                 y = ctx.emit("Sub", y, ctx.constant(np.transpose(rest.reshape(column), perm)))
             return y

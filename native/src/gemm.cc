@@ -10,11 +10,12 @@ namespace native {
 namespace {
 
 // oneDNN has two ways. Its sgemm packs panels of both operands, or takes a matrix and a vector; it is the faster one, except
-// where B is transposed and A has some rows (measured with two threads, AVX-512: docs/performance.md).
+// where B is transposed and A has some rows (measured with two threads, AVX-512: docs/performance.md). Without AVX-512 they are one.
 bool is_for_sgemm(const GemmShape& s) {
   constexpr int64_t kFewRows = 6;
   if (s.dtypes.compute != dt::f32 || s.batch != 1) return false;
-  return s.way == GemmShape::kChosen ? !s.b_transposed || s.m <= kFewRows : s.way == GemmShape::kSgemm;
+  if (s.way != GemmShape::kChosen) return s.way == GemmShape::kSgemm;
+  return !s.b_transposed || s.m <= kFewRows || isa() != Isa::kAvx512;
 }
 
 // In how many parts a sum is computed. oneDNN's products of bfloat16 matrices slow down where sums are long, so that parts of
@@ -34,6 +35,12 @@ int64_t begin_of(int64_t part, int64_t count, int64_t k) {
 }  // namespace
 
 Gemm::Gemm(const GemmShape& shape, int threads, bool describe_only) : shape_(shape), is_sgemm_(is_for_sgemm(shape)) {
+  if (shape.way == GemmShape::kPacked ? PackedGemm::can(shape) : shape.way == GemmShape::kChosen && PackedGemm::is_fast(shape)) {
+    packed_.emplace(shape, threads);
+    name_ = packed_->name();
+    scratch_size_ = packed_->scratch_size();
+    return;
+  }
   if (is_sgemm_) {
     name_ = "gemm";
     return;
@@ -73,6 +80,7 @@ Gemm::Gemm(const GemmShape& shape, int threads, bool describe_only) : shape_(sha
 }
 
 void Gemm::run(const void* a, const void* b, void* c, Scratch& scratch) const {
+  if (packed_) return packed_->run(static_cast<const float*>(a), static_cast<const float*>(b), static_cast<float*>(c), scratch);
   if (is_sgemm_) return run_sgemm(static_cast<const float*>(a), static_cast<const float*>(b), static_cast<float*>(c));
   const auto memory = [](const dnnl::memory::desc& desc, const void* data) {
     return dnnl::memory(desc, engine(), const_cast<void*>(data));  // oneDNN does not write its inputs

@@ -1,23 +1,13 @@
 // C = A B for row-major matrices, one pair or a batch of pairs.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "onednn.h"
+#include "packed_gemm.h"
 
 namespace native {
-
-struct GemmShape {
-  enum Way { kChosen, kMatmul, kSgemm };
-
-  Dtypes dtypes;
-  int64_t batch, m, n, k;
-  bool a_transposed, b_transposed;  // A is stored as (k, m), B as (n, k)
-  Way way = kChosen;                // of oneDNN's; kSgemm where it can
-
-  double flops() const { return 2.0 * static_cast<double>(batch) * m * n * k; }
-};
 
 class Gemm {
  public:
@@ -41,6 +31,7 @@ class Gemm {
 
   GemmShape shape_;
   bool is_sgemm_;
+  std::optional<PackedGemm> packed_;  // where that is the way
   std::string name_;
   std::vector<Part> parts_;
   size_t scratch_size_ = 0, scratchpad_ = 0;

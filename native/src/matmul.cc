@@ -27,16 +27,19 @@ class Matmul final : public Operation {
   Gemm gemm_;
 };
 
-enum Flag : int64_t { kBTransposed = 1, kNeverSgemm = 2, kAlwaysSgemm = 4 };  // the last two are for measurements
+enum Flag : int64_t { kBTransposed = 1, kNeverSgemm = 2, kAlwaysSgemm = 4, kAlwaysPacked = 8 };  // the last three are for measurements
 
 GemmShape read(SpecReader& reader) {
   GemmShape s;
   s.dtypes = reader.next_dtypes();
   s.batch = reader.next(1), s.m = reader.next(1), s.n = reader.next(1), s.k = reader.next(1);
   s.a_transposed = reader.next_bool();
-  const int64_t flags = reader.next(0, 7);
+  const int64_t flags = reader.next(0, 15);
   s.b_transposed = flags & kBTransposed;
-  s.way = flags & kNeverSgemm ? GemmShape::kMatmul : flags & kAlwaysSgemm ? GemmShape::kSgemm : GemmShape::kChosen;
+  s.way = flags & kNeverSgemm     ? GemmShape::kMatmul
+          : flags & kAlwaysSgemm  ? GemmShape::kSgemm
+          : flags & kAlwaysPacked ? GemmShape::kPacked
+                                  : GemmShape::kChosen;
   reader.finish();
   return s;
 }

@@ -16,7 +16,7 @@ namespace native {
 
 namespace {
 
-constexpr int64_t kDepth = 256, kRows = 96, kColumns = 1024;  // of blocks
+constexpr int64_t kDepth = 256, kRows = 144, kColumns = 1024;  // of blocks
 constexpr int64_t kFewRows = 24, kNearColumns = 512;          // for which B is read where it is
 constexpr int64_t kBeyond = 16;                               // numbers behind a packed panel
 

@@ -23,6 +23,7 @@ from .rounding import rounded, to_bfloat16
 _log = logging.getLogger("oneflow")
 PROTOCOL = 40
 SGEMM = "gemm"  # the name of oneDNN's sgemm among the kernels of products
+OWN_KERNELS = ("few pixels", "depthwise", "row by row", "packed:")  # how the names of those begin that are not oneDNN's
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
 
@@ -92,9 +93,13 @@ def product_dtype(dtype: str) -> str:
 
 def product_kernel(name: str, spec: Callable[[str], Sequence[int]], dtype: str) -> str:
     """The name of the kernel of ``product`` for arrays of this dtype. ``spec``: from a dtype to what describes the call."""
-    computed = product_dtype(dtype)
-    made = str(part().library.describe(name, spec(computed)))
-    return made if computed == dtype else f"{made} in float32"
+    return str(part().library.describe(name, spec(product_dtype(dtype))))
+
+
+def product_words(kernel: str, dtype: str) -> str:
+    """A kernel of ``product`` for arrays of this dtype in a table: of whom it is, and what it multiplies in place of them."""
+    words = kernel if any(own in kernel for own in OWN_KERNELS) else f"oneDNN {kernel}"
+    return words if product_dtype(dtype) == dtype else f"{words} in {product_dtype(dtype)}"
 
 
 def float_bits(number: float) -> int:

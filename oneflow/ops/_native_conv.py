@@ -83,7 +83,7 @@ def unsupported_reason(g: Geometry, dtype: str, x: Shape, w: Shape) -> str | Non
 
 
 def kernel_name(g: Geometry, dtype: str, x: Shape, w: Shape, kind: int = FORWARD) -> str:
-    """The name of oneDNN's kernel for a convolution of these shapes, channels second, or ``FEW_PIXELS``."""
+    """The name of the kernel for a convolution of these shapes, channels second."""
     return _native.product_kernel("conv", lambda computed: g.spec(kind, computed, x, w), dtype)
 
 
@@ -267,14 +267,11 @@ def _conv_unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) ->
     return unsupported_reason(g, np.dtype(x.dtype).name, x_shape, w_shape)
 
 
-def _described(kernel: str) -> str:
-    return kernel if kernel == FEW_PIXELS else f"oneDNN {kernel}"
-
-
 def _conv_describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     x, w = arrays
     g, x_shape, w_shape = _conv_geometry(x.shape, w.shape, attrs)
-    return _described(kernel_name(g, np.dtype(x.dtype).name, x_shape, w_shape))
+    dtype = np.dtype(x.dtype).name
+    return _native.product_words(kernel_name(g, dtype, x_shape, w_shape), dtype)
 
 
 NATIVE = Native(conv, _conv_unsupported_reason, _conv_describe)
@@ -338,7 +335,8 @@ def _transposed_unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, An
 def _transposed_describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     x, w = arrays
     g, x_shape, w_shape = _transposed_geometry(x.shape, w.shape, attrs)
-    return _described(kernel_name(g, np.dtype(x.dtype).name, x_shape, w_shape, BACKWARD_DATA))
+    dtype = np.dtype(x.dtype).name
+    return _native.product_words(kernel_name(g, dtype, x_shape, w_shape, BACKWARD_DATA), dtype)
 
 
 NATIVE_TRANSPOSED = Native(conv_transpose, _transposed_unsupported_reason, _transposed_describe)

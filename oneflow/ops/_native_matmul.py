@@ -238,7 +238,8 @@ def _matmul_describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     a, b = arrays
     gemm = _gemm_of(a, b, attrs)
     assert isinstance(gemm, Gemm)
-    return f"oneDNN {_native.product_kernel('matmul', gemm.spec, np.dtype(a.dtype).name)}"
+    dtype = np.dtype(a.dtype).name
+    return _native.product_words(_native.product_kernel("matmul", gemm.spec, dtype), dtype)
 
 
 NATIVE = Native(matmul, _matmul_unsupported_reason, _matmul_describe, sharded="each device its pieces")

@@ -95,12 +95,11 @@ void pack_transposed(const float* data, int64_t row_words, int64_t rows, int64_t
 // Words of two bfloat16 rows each: word d of row i holds elements d of rows 2 i and 2 i + 1. A missing last row is zero.
 template <bool kBf16>
 void pack_pairs(const uint16_t* data, int64_t row, int64_t rows, int64_t size, float* to) {
+  using X = Elements<kBf16>;
   for (int64_t r = 0; r < rows; r += 2) {
     const uint16_t *even = data + r * row, *odd = r + 1 < rows ? even + row : nullptr;
-    for (int64_t d = 0; d < size; d += 16, to += 16) {
-      const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(even + d));
-      const __m256i high = odd ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd + d)) : _mm256_setzero_si256();
-      store(to, Elements<kBf16>::paired(low, high));
+    for (int64_t d = 0; d < size; d += kLanes, to += kLanes) {
+      store(to, X::paired(X::load_narrow(even + d), odd ? X::load_narrow(odd + d) : X::no_narrow()));
     }
   }
 }
@@ -316,18 +315,18 @@ void weigh_again(const AttentionSpec& s, const Mask& mask, const BackwardRoom& r
 // Rounds a block to bfloat16: rows of weights and gradients, and words of the gradients of two keys.
 template <bool kBf16>
 void narrow_block(const BackwardRoom& room, const BackwardBlock& b) {
-  using Narrow = Elements<kBf16>;
+  using X = Elements<kBf16>;
   const int64_t columns = round_up(b.queries, 16);
   for (int64_t r = 0; r < b.keys; r += 2) {
-    for (int64_t i = 0; i < columns; i += 16) {
-      __m256i pair[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    for (int64_t i = 0; i < columns; i += kLanes) {
+      typename X::Narrow pair[2] = {X::no_narrow(), X::no_narrow()};
       for (int64_t j = 0; j < 2 && r + j < b.keys; j++) {
         const int64_t at = (r + j) * kBackwardQueries + i;
         store_row<kBf16>(room.narrow_weights, at, load(room.weights + at));
         store_row<kBf16>(room.narrow_gradients, at, load(room.gradients + at));
-        pair[j] = Narrow::narrowed(load(room.gradients + at));
+        pair[j] = X::narrowed(load(room.gradients + at));
       }
-      store(room.pairs + r / 2 * kBackwardQueries + i, Narrow::paired(pair[0], pair[1]));
+      store(room.pairs + r / 2 * kBackwardQueries + i, X::paired(pair[0], pair[1]));
     }
   }
 }
@@ -404,8 +403,6 @@ void backward(const AttentionSpec& s, const BackwardCall& c) {
   store_scaled<kBf16>(room.dq, s.queries, s.size, s.factor, dq, 0);
 }
 Kernels choose(bool is_bf16) {
-  if constexpr (kHasBf16) {
-    if (is_bf16) return {forward<true>, backward<true>};
-  }
+  if (is_bf16) return {forward<true>, backward<true>};
   return {forward<false>, backward<false>};
 }

@@ -366,14 +366,10 @@ auto specialized(const NormSpec& spec, const Choose& choose) {
   const auto rectified = [&](auto x, auto y) {
     return spec.is_rectified ? choose(x, y, std::true_type()) : choose(x, y, std::false_type());
   };
-  if constexpr (kHasBf16) {
-    const auto result = [&](auto x) {
-      return spec.y_type == dt::bf16 ? rectified(x, std::true_type()) : rectified(x, std::false_type());
-    };
-    return spec.x_type == dt::bf16 ? result(std::true_type()) : result(std::false_type());
-  } else {
-    return rectified(std::false_type(), std::false_type());
-  }
+  const auto result = [&](auto x) {
+    return spec.y_type == dt::bf16 ? rectified(x, std::true_type()) : rectified(x, std::false_type());
+  };
+  return spec.x_type == dt::bf16 ? result(std::true_type()) : result(std::false_type());
 }
 
 Kernels::Measure* choose_measure(const ForwardSpec& spec) {

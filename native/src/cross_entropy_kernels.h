@@ -87,8 +87,6 @@ void gradients(const CrossEntropySpec& s, void* const* operands, int64_t begin, 
 }
 
 Run* choose(bool is_grad, bool is_bf16) {
-  if constexpr (kHasBf16) {
-    if (is_bf16) return is_grad ? gradients<true> : losses<true>;
-  }
+  if (is_bf16) return is_grad ? gradients<true> : losses<true>;
   return is_grad ? gradients<false> : losses<false>;
 }

@@ -37,16 +37,8 @@ void write_columns(const float* sums, int64_t width, int64_t taps, int64_t begin
 }
 
 Add* choose_add(bool x_is_bf16, bool y_is_bf16) {
-  if constexpr (kHasBf16) {
-    if (x_is_bf16) return y_is_bf16 ? add_products<true, true> : add_products<true, false>;
-    if (y_is_bf16) return add_products<false, true>;
-  }
-  return add_products<false, false>;
+  if (x_is_bf16) return y_is_bf16 ? add_products<true, true> : add_products<true, false>;
+  return y_is_bf16 ? add_products<false, true> : add_products<false, false>;
 }
 
-Write* choose_write(bool is_bf16) {
-  if constexpr (kHasBf16) {
-    if (is_bf16) return write_columns<true>;
-  }
-  return write_columns<false>;
-}
+Write* choose_write(bool is_bf16) { return is_bf16 ? write_columns<true> : write_columns<false>; }

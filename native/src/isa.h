@@ -29,16 +29,18 @@ inline Isa isa() {
   return found;
 }
 
-// Whether this CPU runs the kernels for float32, or those that read or write bfloat16, too.
-inline bool runs_kernels(bool with_bf16) { return with_bf16 ? has(dnnl::cpu_isa::avx512_core_bf16) : isa() != Isa::kNone; }
+// Whether this CPU runs the kernels. Those for AVX-512 that read or write bfloat16 need instructions of their own.
+inline bool runs_kernels(bool with_bf16) {
+  return isa() == Isa::kAvx2 || (isa() == Isa::kAvx512 && (!with_bf16 || has(dnnl::cpu_isa::avx512_core_bf16)));
+}
 
 inline void check_isa(bool with_bf16) {
-  if (!runs_kernels(with_bf16)) throw std::runtime_error(with_bf16 ? "this CPU has no AVX-512 BF16" : "this CPU has no AVX2");
+  if (!runs_kernels(with_bf16)) throw std::runtime_error(isa() == Isa::kNone ? "this CPU has no AVX2" : "this CPU has no AVX-512 BF16");
 }
 
 // For the names of implementations.
 inline std::string isa_name(bool with_bf16) {
-  return with_bf16 ? "avx512_core_bf16" : isa() == Isa::kAvx512 ? "avx512_core" : "avx2";
+  return isa() == Isa::kAvx2 ? "avx2" : with_bf16 ? "avx512_core_bf16" : "avx512_core";
 }
 
 // The float32 numbers in a vector.

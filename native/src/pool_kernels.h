@@ -40,7 +40,7 @@ void gradient_of_pixel(const PoolSpec& s, const uint8_t* places, const void* dat
     Floats sum = zero();
     for (int i = 0; i < count; i++) {
       const int64_t at = pixels[i] * s.channels + c;
-      sum = sum + Y::load(dy + at, bytes_equal(places + at, present, positions[i]));
+      sum = sum + where(bytes_equal(places + at, present, positions[i]), Y::load(dy + at, present));
     }
     Y::store(dx + c, present, sum);
   }
@@ -52,8 +52,5 @@ Kernels kernels_of() {
 }
 
 Kernels choose(bool is_bf16) {
-  if constexpr (kHasBf16) {
-    if (is_bf16) return kernels_of<true>();
-  }
-  return kernels_of<false>();
+  return is_bf16 ? kernels_of<true>() : kernels_of<false>();
 }

@@ -11,7 +11,6 @@ struct Lanes {
 };
 
 constexpr int kLanes = 8;
-constexpr bool kHasBf16 = false;
 
 inline Floats all(float x) { return _mm256_set1_ps(x); }
 inline Floats zero() { return _mm256_setzero_ps(); }
@@ -123,21 +122,61 @@ inline void turn(const float* from, int64_t step, int64_t rows, int64_t columns,
   }
 }
 
-// Elements of an array of float32; there is no Elements<true>, for bfloat16.
+// Elements of an array of float32 or bfloat16.
 template <bool kBf16>
-struct Elements;
-
-template <>
-struct Elements<false> {
+struct Elements {
   using Number = float;
 
   static Floats load(const float* data) { return avx2::load(data); }
   static Floats load(const float* data, Lanes lanes) { return avx2::load(data, lanes); }
   static Floats load(const float* data, Lanes lanes, Floats other) { return avx2::load(data, lanes, other); }
-  static Floats rounded(Floats x) { return x; }
+  static Floats rounded(Floats x) { return x; }  // as it is read again where it was stored
   static Floats fma_words(Floats a, Floats b, Floats c) { return fma(a, b, c); }
   static void store(float* data, Floats x) { avx2::store(data, x); }
   static void store(float* data, Lanes lanes, Floats x) { avx2::store(data, lanes, x); }
+};
+
+template <>
+struct Elements<true> {
+  using Number = uint16_t;
+  using Narrow = __m128i;  // a vector of them
+
+  static Narrow load_narrow(const uint16_t* data) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(data)); }
+  static Narrow no_narrow() { return _mm_setzero_si128(); }
+  static Floats widened(Narrow x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)); }
+  static Narrow narrowed(Floats x) {  // to the nearest, halves to even
+    const __m256i bits = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), integers(1));
+    const __m256i nearest = _mm256_add_epi32(bits, _mm256_add_epi32(odd, integers(0x7fff)));
+    const __m256i kept = select(is_nan(x), _mm256_or_si256(bits, integers(0x400000)), nearest);  // a NaN's bits might overflow
+    const __m256i high = _mm256_srli_epi32(kept, 16);
+    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(high, high), 8));
+  }
+
+  static Floats load(const uint16_t* data) { return widened(load_narrow(data)); }
+  static Floats load(const uint16_t* data, Lanes lanes) {
+    if (is_all(lanes)) return load(data);
+    uint16_t numbers[kLanes] = {};
+    std::memcpy(numbers, data, static_cast<size_t>(count_of(lanes)) * sizeof *data);
+    return load(numbers);
+  }
+  static Floats load(const uint16_t* data, Lanes lanes, Floats other) { return select(lanes, load(data, lanes), other); }
+  static Floats rounded(Floats x) { return widened(narrowed(x)); }
+  // Of words: two numbers each, whose products are added.
+  static Floats fma_words(Floats a, Floats b, Floats c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
+  static Floats paired(Narrow low, Narrow high) {
+    return _mm256_castsi256_ps(_mm256_or_si256(_mm256_cvtepu16_epi32(low), _mm256_slli_epi32(_mm256_cvtepu16_epi32(high), 16)));
+  }
+  static void store(uint16_t* data, Floats x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(data), narrowed(x)); }
+  static void store(uint16_t* data, Lanes lanes, Floats x) {
+    if (is_all(lanes)) return store(data, x);
+    uint16_t numbers[kLanes];
+    store(numbers, x);
+    std::memcpy(data, numbers, static_cast<size_t>(count_of(lanes)) * sizeof *data);
+  }
+
+ private:
+  static Floats upper(Floats words) { return _mm256_and_ps(words, _mm256_castsi256_ps(integers(static_cast<int>(0xffff0000u)))); }
+  static Floats lower(Floats words) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(words), 16)); }
 };
 
 #include "vector_math.h"

@@ -9,7 +9,6 @@ using Floats = __m512;
 using Lanes = __mmask16;
 
 constexpr int kLanes = 16;
-constexpr bool kHasBf16 = true;
 
 inline Floats all(float x) { return _mm512_set1_ps(x); }
 inline Floats zero() { return _mm512_setzero_ps(); }
@@ -106,16 +105,20 @@ template <>
 struct Elements<true> {
   using Number = uint16_t;
 
-  static Floats widened(__m256i narrow) { return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16); }
-  static __m256i narrowed(Floats x) { return (__m256i)_mm512_cvtneps_pbh(x); }
+  using Narrow = __m256i;  // a vector of them
 
-  static Floats load(const uint16_t* data) { return widened(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(data))); }
+  static Narrow load_narrow(const uint16_t* data) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data)); }
+  static Narrow no_narrow() { return _mm256_setzero_si256(); }
+  static Floats widened(Narrow x) { return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16); }
+  static Narrow narrowed(Floats x) { return (__m256i)_mm512_cvtneps_pbh(x); }
+
+  static Floats load(const uint16_t* data) { return widened(load_narrow(data)); }
   static Floats load(const uint16_t* data, Lanes lanes) { return widened(_mm256_maskz_loadu_epi16(lanes, data)); }
   static Floats load(const uint16_t* data, Lanes lanes, Floats other) { return select(lanes, load(data, lanes), other); }
   static Floats rounded(Floats x) { return widened(narrowed(x)); }
   // Of words: two numbers each, whose products are added.
   static Floats fma_words(Floats a, Floats b, Floats c) { return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b); }
-  static Floats paired(__m256i low, __m256i high) {
+  static Floats paired(Narrow low, Narrow high) {
     return (__m512)_mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
   }
   static void store(uint16_t* data, Floats x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(data), narrowed(x)); }

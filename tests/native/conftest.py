@@ -98,10 +98,22 @@ def products() -> Products:
     return Products()
 
 
-@pytest.fixture
-def kernels(native_part: Any) -> str:
-    """The instruction set that the native part's own kernels are in: "avx512_core" or "avx2"."""
-    name = str(native_part.describe("lstm_cell", [1, 1, 0, 1, 2, 3, 0]))
+def kernel(call: str, spec: list[int]) -> str:
+    from oneflow._base import native as _native
+
+    name = str(_native.part().library.describe(call, spec))
     if name.startswith("!"):
-        pytest.skip(f"there are none: {name[2:]}")
-    return name.partition(":")[2]
+        pytest.skip(f"there are no such kernels: {name[2:]}")
+    return name
+
+
+@pytest.fixture(scope="session")
+def kernels() -> str:
+    """The instruction set that the native part's own kernels are in: "avx512_core" or "avx2"."""
+    return kernel("lstm_cell", [1, 1, 0, 1, 2, 3, 0]).partition(":")[2]
+
+
+@pytest.fixture(scope="session")
+def bfloat16_kernels() -> str:
+    """The same of those that read and write bfloat16."""
+    return kernel("cross_entropy", [1, 1, 16, 0]).partition(":")[2]

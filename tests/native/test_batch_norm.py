@@ -317,9 +317,7 @@ def test_a_job_trains_as_with_xla(axis: int, branch: bool) -> None:
 
 
 @pytest.mark.parametrize("branch", [True, False])
-def test_a_job_trains_as_with_xla_in_mixed_precision(branch: bool, native_part: Any) -> None:
-    if not native_part.has_bfloat16:
-        pytest.skip("this CPU multiplies no bfloat16 numbers")
+def test_a_job_trains_as_with_xla_in_mixed_precision(branch: bool, bfloat16_kernels: str) -> None:
     found, plain = trained(True, mixed=True, branch=branch, rate=0.02), trained(False, branch=branch, rate=0.02)
     assert found.hlo.count(CALL) == found.hlo.count(GRAD_CALL) == 4 + branch
     assert_alike(found, plain, 0.05)
@@ -338,9 +336,7 @@ def test_a_job_trains_as_with_xla_in_mixed_precision(branch: bool, native_part: 
     ],
     ids=str,
 )
-def test_a_job_trains_on_several_devices_as_on_one(options: dict[str, Any], native_part: Any) -> None:
-    if options.get("mixed") and not native_part.has_bfloat16:
-        pytest.skip("this CPU multiplies no bfloat16 numbers")
+def test_a_job_trains_on_several_devices_as_on_one(options: dict[str, Any], bfloat16_kernels: str) -> None:
     options = {**options, "apart": 1.0, "rate": 0.02}
     found = trained(True, **options)
     one = trained(True, **{key: value for key, value in options.items() if key not in ("devices", "hierarchy")})

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import oneflow as flow
 import oneflow.typing as tp
-from oneflow._base import native as _native
 from oneflow._base.jax import jax, jnp
 from oneflow._base.rounding import to_bfloat16
 from oneflow.compiler.precision import round_outputs, widen_native
@@ -69,8 +68,7 @@ def test_a_value_that_a_product_reads_is_the_same_for_its_other_readers(native_p
     np.testing.assert_allclose(product, exact @ w, atol=0.05)
     np.testing.assert_allclose(apart, 2 * np.tanh(x.astype(np.float64) * 0.5), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(shared, 2 * exact, rtol=2**-8)
-    if _native.part().library.has_bfloat16:
-        np.testing.assert_array_equal(shared, shared.astype(ml_dtypes.bfloat16).astype(np.float32))
+    np.testing.assert_array_equal(shared, shared.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
 def residual_tower(blocks: int) -> str:

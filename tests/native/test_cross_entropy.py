@@ -197,7 +197,7 @@ def test_a_job_trains_as_with_xla_alone(mixed: bool, bias: bool) -> None:
 
 
 @pytest.mark.skipif(
-    not _native.multiplies_bfloat16(), reason="float32 products are rounded where the machine has none of bfloat16"
+    not _native.multiplies_bfloat16(), reason="float32 products are rounded on this CPU"
 )
 @pytest.mark.parametrize("bias", [False, True])
 def test_in_mixed_precision_no_logits_nor_gradients_are_stored_in_float32(bias: bool) -> None:

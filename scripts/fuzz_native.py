@@ -265,7 +265,7 @@ def _conv(random: np.random.Generator) -> list[int]:
     sizes = [size + int(random.integers(0, 8)) for size in least]
     result = [(s + a + b - e) // t + 1 for s, a, b, e, t in zip(sizes, pad_low, pad_high, extents, strides, strict=True)]
     batch, kind = int(random.integers(1, 12 if special == 1 else 4)), int(random.integers(0, 3))
-    flags = int(random.integers(0, 2)) + int(random.choice([0, 2, 4]))  # weights' layout, and which algorithm
+    flags = int(random.integers(0, 2)) + int(random.choice([0, 2, 4, 8]))  # weights' layout, and which algorithm
     head = [kind, flags, _dtypes_code(random), n, groups]
     shapes = [batch, groups * fan, *sizes, groups * out, fan, *kernel, batch, groups * out, *result]
     return [*head, *shapes, *strides, *dilations, *pad_low, *pad_high]
@@ -285,7 +285,10 @@ def _matmul(random: np.random.Generator) -> list[int]:
     sizes, batch = random.integers(1, 90, 3).tolist(), int(random.integers(1, 4))
     if random.integers(8) == 0:  # sums so long that they are computed in parts
         sizes, batch = [*random.integers(180, 260, 2).tolist(), int(random.integers(3000, 7000))], 1
-    return [_dtypes_code(random), batch, *sizes, *random.integers(0, 2, 2).tolist()]
+    if random.integers(8) == 0:  # several blocks
+        sizes = [int(random.integers(1, most)) for most in (400, 1200, 600)]
+    b_transposed, way = int(random.integers(0, 2)), int(random.choice([0, 2, 4, 8]))
+    return [_dtypes_code(random), batch, *sizes, int(random.integers(0, 2)), b_transposed + way]
 
 
 def _matmul_sizes(spec: list[int]) -> list[int]:
@@ -294,7 +297,8 @@ def _matmul_sizes(spec: list[int]) -> list[int]:
 
 
 def _transpose(random: np.random.Generator) -> list[int]:
-    return [int(random.integers(0, 2)), int(random.integers(1, 4)), *random.integers(1, 90, 2).tolist()]
+    rows, columns = random.choice([1, 8, 16, random.integers(1, 90)], 2).tolist()
+    return [int(random.integers(0, 2)), int(random.integers(1, 4)), rows, columns]
 
 
 def _attention(random: np.random.Generator) -> list[int]:

@@ -196,9 +196,7 @@ def test_a_job_trains_as_with_xla_alone(mixed: bool, bias: bool) -> None:
         np.testing.assert_allclose(loss, expected, rtol=0.05 if mixed else 1e-4, atol=0.05 if mixed else 1e-4)
 
 
-@pytest.mark.skipif(
-    not _native.multiplies_bfloat16(), reason="float32 products are rounded on this CPU"
-)
+@pytest.mark.skipif(not _native.multiplies_bfloat16(), reason="float32 products are rounded on this CPU")
 @pytest.mark.parametrize("bias", [False, True])
 def test_in_mixed_precision_no_logits_nor_gradients_are_stored_in_float32(bias: bool) -> None:
     _, hlo = trained(True, True, bias)

@@ -81,7 +81,8 @@ def main() -> int:
         options.json.write_text(json.dumps({"machine": machine(), "effort": effort.name, "cases": raw}, indent=1))
     if options.write_docs:
         whole = [s for s in sections if s.page == "performance"]
-        for page, chosen in (("performance", whole), ("benchmarks", [s for s in sections if s not in whole])):
+        performance = "performance-avx2" if "AVX2" in machine()[0] else "performance"
+        for page, chosen in ((performance, whole), ("benchmarks", [s for s in sections if s not in whole])):
             if chosen:
                 write_docs(ROOT / "docs" / f"{page}.md", chosen, effort.name)
     missed = [check.text for section in sections for check in section.checks if check.holds is False]

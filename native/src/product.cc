@@ -10,6 +10,7 @@
 //   pack_weights  weights -> packed weights, in the layout that the product's primitive wants
 
 #include "few_rows.h"
+#include "integer_product.h"
 #include "winograd.h"
 
 namespace native {
@@ -17,11 +18,7 @@ namespace native {
 namespace {
 
 void want_vnni() {
-  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  const auto has = [&](dnnl::cpu_isa needed) { return (isa & static_cast<unsigned>(needed)) == static_cast<unsigned>(needed); };
-  if (!has(dnnl::cpu_isa::avx512_core_vnni) && !has(dnnl::cpu_isa::avx2_vnni)) {
-    throw std::runtime_error("this CPU has no VNNI instructions");  // sums would saturate at 16 bits
-  }
+  if (!has_vnni()) throw std::runtime_error("this CPU has no VNNI instructions");  // sums would saturate at 16 bits
 }
 
 dnnl::primitive_attr attributes(const ProductSpec& s) {
@@ -183,6 +180,7 @@ std::unique_ptr<Operation> make_product(SpecReader reader, thread_pool::Settings
   const ProductSpec spec(reader);
   if (has_few_rows(spec)) return make_few_rows(spec, settings);
   if (is_for_winograd(spec)) return make_winograd(spec, settings);
+  if (is_for_integers(spec)) return make_integer_product(spec, settings);
   return std::make_unique<Product>(spec, settings, describe_only);
 }
 
@@ -190,6 +188,7 @@ std::unique_ptr<Operation> make_pack(SpecReader reader, thread_pool::Settings se
   const ProductSpec spec(reader);
   if (has_few_rows(spec)) return make_few_rows_pack(spec);
   if (is_for_winograd(spec)) return make_winograd_pack(spec, settings);
+  if (is_for_integers(spec)) return make_integer_pack(spec);
   return std::make_unique<Pack>(spec, settings, describe_only);
 }
 

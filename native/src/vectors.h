@@ -14,8 +14,13 @@
 //   nearest(x)                whole numbers
 //   exponential(x) ...        see vector_math.h
 //   sum(x), largest(x)        of all lanes
-//   Integers                  a vector of whole numbers; integers(x), select as above
-//   store_bytes(p, lanes, x)  writes numbers from 0 to 255 as bytes; bytes_equal(p, lanes, x): which are. For the first lanes
+//   Integers                  a vector of whole numbers of 32 bits; integers(x), select as above, sum_of(a, b)
+//   floats(i)                 as floating-point numbers; nearest_integers(x): back, halves to even
+//   integers_of(p)            bytes with a sign
+//   words_of(p)               twice as many bytes, with or without a sign, as numbers of 16 bits; store_words(p, i)
+//   products_of_pairs(a, b)   of numbers of 16 bits: a0 b0 + a1 b1 in 32
+//   load_bytes(p)             numbers from 0 to 255; store_bytes(p, i): back; with Lanes, which are the first ones, only those
+//   bytes_equal(p, lanes, x)  which of the first lanes' bytes are
 //   Elements<is bfloat16>     loads and stores of arrays of float32 or bfloat16; of the first lanes
 #pragma once
 

@@ -81,19 +81,34 @@ inline float largest(Floats x) {
 
 using Integers = __m256i;
 inline Integers integers(int x) { return _mm256_set1_epi32(x); }
+inline Integers sum_of(Integers a, Integers b) { return _mm256_add_epi32(a, b); }
+inline Integers products_of_pairs(Integers a, Integers b) { return _mm256_madd_epi16(a, b); }
+inline Integers words_of(const int8_t* from) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+inline Integers words_of(const uint8_t* from) { return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+inline Integers integers_of(const int8_t* from) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))); }
+inline void store_words(int16_t* to, Integers x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x); }
+inline Floats floats(Integers x) { return _mm256_cvtepi32_ps(x); }
+inline Integers nearest_integers(Floats x) { return _mm256_cvtps_epi32(x); }
 inline Integers select(Lanes lanes, Integers a, Integers b) { return _mm256_blendv_epi8(b, a, lanes.bits); }
+inline __m128i bytes_of(Integers x) {
+  const __m256i words = _mm256_packs_epi32(x, x), halves = _mm256_packus_epi16(words, words);
+  return _mm_unpacklo_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+}
+inline void store_bytes(uint8_t* to, Integers x) { _mm_storel_epi64(reinterpret_cast<__m128i*>(to), bytes_of(x)); }
 inline void store_bytes(uint8_t* to, Lanes lanes, Integers x) {
-  const __m256i words = _mm256_packs_epi32(x, x), bytes = _mm256_packus_epi16(words, words);
-  const auto low = static_cast<uint32_t>(_mm256_cvtsi256_si32(bytes)),
-             high = static_cast<uint32_t>(_mm256_extract_epi32(bytes, 4));
-  const uint64_t eight = low | static_cast<uint64_t>(high) << 32;
+  const auto eight = static_cast<uint64_t>(_mm_cvtsi128_si64(bytes_of(x)));
   std::memcpy(to, &eight, static_cast<size_t>(count_of(lanes)));
 }
-inline Lanes bytes_equal(const uint8_t* from, Lanes lanes, int x) {
+inline Integers load_bytes(const uint8_t* from) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+}
+inline Integers load_bytes(const uint8_t* from, Lanes lanes) {
   uint64_t eight = 0;
   std::memcpy(&eight, from, static_cast<size_t>(count_of(lanes)));
-  const __m256i found = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(eight)));
-  return both(lanes, {_mm256_cmpeq_epi32(found, integers(x))});
+  return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(eight)));
+}
+inline Lanes bytes_equal(const uint8_t* from, Lanes lanes, int x) {
+  return both(lanes, {_mm256_cmpeq_epi32(load_bytes(from, lanes), integers(x))});
 }
 
 // Rows of a block of 8 x 8 become columns.

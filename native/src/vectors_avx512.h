@@ -64,7 +64,22 @@ inline float largest(Floats x) { return _mm512_reduce_max_ps(x); }
 
 using Integers = __m512i;
 inline Integers integers(int x) { return _mm512_set1_epi32(x); }
+inline Integers sum_of(Integers a, Integers b) { return _mm512_add_epi32(a, b); }
+inline Integers products_of_pairs(Integers a, Integers b) { return _mm512_madd_epi16(a, b); }
+inline Integers words_of(const int8_t* from) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
+inline Integers words_of(const uint8_t* from) { return _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
+inline Integers integers_of(const int8_t* from) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+inline void store_words(int16_t* to, Integers x) { _mm512_storeu_si512(to, x); }
+inline Floats floats(Integers x) { return _mm512_cvtepi32_ps(x); }
+inline Integers nearest_integers(Floats x) { return _mm512_cvtps_epi32(x); }
+inline Integers load_bytes(const uint8_t* from) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+inline Integers load_bytes(const uint8_t* from, Lanes lanes) { return _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(lanes, from)); }
 inline Integers select(Lanes lanes, Integers a, Integers b) { return _mm512_mask_mov_epi32(b, lanes, a); }
+inline void store_bytes(uint8_t* to, Integers x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(x));
+}
 inline void store_bytes(uint8_t* to, Lanes lanes, Integers x) { _mm_mask_storeu_epi8(to, lanes, _mm512_cvtepi32_epi8(x)); }
 inline Lanes bytes_equal(const uint8_t* from, Lanes lanes, int x) {
   return both(lanes, _mm_cmpeq_epi8_mask(_mm_maskz_loadu_epi8(lanes, from), _mm_set1_epi8(static_cast<char>(x))));

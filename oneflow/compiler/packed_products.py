@@ -20,6 +20,7 @@ DTYPES = {"uint8": 0, "float32": 1, "bfloat16": 2}  # of data and results, as nu
 ACTIVATIONS = {"": 0, "rectify": 1, "gate": 2, "bound": 3}  # roles of ops, as numbers of a spec
 FEW_ROWS = "few rows"  # what ``native/src/few_rows.cc`` calls its products
 WINOGRAD = "winograd"  # what ``native/src/winograd.cc`` calls its convolutions
+INTEGERS = "integers:"  # how ``native/src/integer_product.cc`` begins the name of its products
 Attrs = Mapping[str, Any]
 Affine = Sequence[tuple[Callable[..., Any], Attrs, int]]
 
@@ -82,7 +83,7 @@ def unsupported_reason(
 def kernel_name(x: Sequence[int], product: IntegerProduct, epilogue: Epilogue, kernel: Sequence[int], dtype: str) -> str:
     """The name of the kernel for a product."""
     name = str(native.part().library.describe("product", spec(x, product, epilogue, kernel, dtype)))
-    return name if name in (FEW_ROWS, WINOGRAD) else f"oneDNN {name}"
+    return name if name in (FEW_ROWS, WINOGRAD) or name.startswith(INTEGERS) else f"oneDNN {name}"
 
 
 def has_few_rows(x: Sequence[int], product: IntegerProduct, kernel: Sequence[int], dtype: str) -> bool:

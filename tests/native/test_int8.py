@@ -136,9 +136,7 @@ def test_by_xla(problem: tuple[Any, ...]) -> None:
 @pytest.mark.usefixtures("native_part")
 @FEW
 @given(problems())
-def test_by_onednn(problem: tuple[Any, ...]) -> None:
-    if not has_vnni():
-        pytest.skip("this CPU has no VNNI instructions")
+def test_by_the_native_part(problem: tuple[Any, ...]) -> None:
     check(problem, is_native=True)
 
 

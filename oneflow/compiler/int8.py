@@ -398,7 +398,7 @@ class Pass:
     def changed(self) -> str:
         """What was done, in words."""
         total = self.count["native"] + self.count["xla"]
-        parts = [f"{total} products, {self.count['native']} by oneDNN, {self.count['integers']} with integer results"]
+        parts = [f"{total} products, {self.count['native']} by the native part, {self.count['integers']} with integer results"]
         parts += [f"{n} by XLA ({reason})" for reason, n in self.reasons.items()]
         left: dict[str, int] = {}
         for reason in self.analysis.left.values():

@@ -1,8 +1,9 @@
 """What int8 inference computes: quantization, weights, and products with all that is fused behind them.
 
 Data is uint8 with a scale and a zero point per tensor, weights are int8 with a scale per output channel, sums are exact 32-bit
-integers: by oneDNN on CPUs with VNNI, elsewhere by XLA from the same integers. The rest (scale, offset, residual, activation) is
-float32 in both, where a last bit may differ; results are rounded to the nearest integer, halves to even.
+integers: by oneDNN on CPUs with VNNI, by kernels of the native part's own on other CPUs with AVX2, elsewhere by XLA from the same
+integers. The rest (scale, offset, residual, activation) is float32 in all, where a last bit may differ; results are rounded to
+the nearest integer, halves to even.
 """
 
 from __future__ import annotations

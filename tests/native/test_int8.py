@@ -1,4 +1,4 @@
-"""Products of 8-bit integers against integers of NumPy: by oneDNN and by XLA, with all that is computed behind them."""
+"""Products of 8-bit integers against integers of NumPy: by the native part and by XLA, with all that is computed behind them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,6 @@ from oneflow.compiler.packed_products import Epilogue
 from oneflow.graph.op import IntegerProduct
 
 FEW = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
-
-
-def has_vnni() -> bool:
-    """Whether the native part multiplies integers on this machine."""
-    return packed.unsupported_reason((4, 8), IntegerProduct(None, (0, 1)), Epilogue(), (8, 8), "uint8") == ""
 
 
 def windows(x: np.ndarray, p: IntegerProduct, kernel: tuple[int, ...], zero: int) -> np.ndarray:
@@ -72,8 +67,13 @@ def problems(draw: Any) -> tuple[Any, ...]:
     else:
         n = draw(st.integers(1, 2))
         several = lambda low, high: tuple(draw(st.integers(low, high)) for _ in range(n))  # noqa: E731
-        groups = draw(st.sampled_from([1, 1, 1, 2]))
-        inside, outside = draw(st.sampled_from([1, 3, 8, 70])), draw(st.sampled_from([1, 4, 16]))
+        groups, inside, outside = (
+            draw(st.sampled_from([1, 1, 1, 2])),
+            draw(st.sampled_from([1, 3, 8, 70])),
+            draw(st.sampled_from([1, 4, 16])),
+        )
+        if draw(st.integers(0, 3)) == 0:  # depthwise
+            groups, inside, outside = draw(st.sampled_from([3, 16, 45])), 1, 1
         window, strides, dilations = several(1, 3), several(1, 2), several(1, 2)
         padding = tuple((draw(st.integers(0, k - 1)), draw(st.integers(0, k - 1))) for k in window)
         size = tuple(draw(st.integers((k - 1) * d + 1, 9)) for k, d in zip(window, dilations, strict=True))
@@ -134,10 +134,28 @@ def test_by_xla(problem: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.usefixtures("native_part")
-@FEW
-@given(problems())
-def test_by_the_native_part(problem: tuple[Any, ...]) -> None:
-    check(problem, is_native=True)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(problem=problems(), threads=st.integers(1, 4))
+def test_by_the_native_part(problem: tuple[Any, ...], threads: int, parallel: Any) -> None:
+    with parallel(threads):
+        check(problem, is_native=True)
+
+
+@pytest.mark.usefixtures("native_part")
+@pytest.mark.parametrize("rows", [1, 40, 300])
+def test_many_terms_rows_and_columns(rows: int, parallel: Any) -> None:
+    """More than what is computed at a time, with the largest terms there are: their sums are exact."""
+    rng = np.random.default_rng(rows)
+    x, w = (
+        rng.choice(np.array([0, 254, 255], np.uint8), (rows, 1801)),
+        rng.choice(np.array([-127, 126, 127], np.int8), (75, 1801)),
+    )
+    scale, offset = np.full(75, 2.0**-20, np.float32), np.zeros(75, np.float32)
+    problem = (x, w, scale, offset, rng, IntegerProduct(None, (0, 1)), Epilogue(), 0)
+    for threads in (1, 3):
+        with parallel(threads):
+            got, _ = compute(problem, is_native=True)
+        np.testing.assert_array_equal(got, (x.astype(np.int64) @ w.astype(np.int64).T).astype(np.float32) * scale[0])
 
 
 @pytest.mark.parametrize("k", [518, 519, 4608])

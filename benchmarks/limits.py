@@ -73,6 +73,7 @@ def native_calls(hlo: str) -> Iterator[tuple[str, tuple[int, ...]]]:
 def work_of(hlo: str) -> tuple[dict[int, float], float]:
     """FLOPs of products and convolutions by dtype, and the bytes that all other instructions read and write."""
     import oneflow as flow
+    from oneflow._base import native
     from oneflow._base.dist import Placement
     from oneflow._targets.roofline import estimate
 
@@ -85,7 +86,7 @@ def work_of(hlo: str) -> tuple[dict[int, float], float]:
         if found is not None and found[1] in MULTIPLYING:
             spec = _SPEC.search(instruction.rest)  # type: ignore[union-attr]
             count, dtype = flops_of(found[1], tuple(map(int, spec[1].split(","))))  # type: ignore[index]
-            flops[dtype] += count * times
+            flops[dtype if native.multiplies_bfloat16() else F32] += count * times  # else of rounded numbers
         elif products:  # by XLA
             flops[F32] += products * times
         else:
@@ -174,9 +175,9 @@ def ways(call: str, spec: Sequence[int]) -> dict[str, list[int]]:
     """Specs of the same call by each way that there is to compute it; "chosen" first."""
     if call == "conv":
         flags = spec[1] & 1
-        return {name: [spec[0], flags + way, *spec[2:]] for name, way in (("chosen", 0), ("direct", 2), ("im2col", 4))}
+        return {name: [spec[0], flags + way, *spec[2:]] for name, way in (("chosen", 0), ("direct", 2), ("im2col", 4), ("rows", 8))}
     if call == "matmul":
-        return {name: [*spec[:-1], spec[-1] % 2 + way] for name, way in (("chosen", 0), ("matmul", 2), ("gemm", 4))}
+        return {name: [*spec[:-1], spec[-1] % 2 + way] for name, way in (("chosen", 0), ("matmul", 2), ("gemm", 4), ("packed", 8))}
     return {}
 
 

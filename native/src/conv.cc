@@ -1,5 +1,6 @@
 // Convolutions: forward, gradient to the data, gradient to the weights. Data is channels-last in memory.
 
+#include <algorithm>
 #include <mutex>
 
 #include "conv_spec.h"
@@ -14,11 +15,20 @@ namespace native {
 namespace {
 
 // Matrix products win where weights are many beside the windows they are applied to: there reordering them costs more than the
-// convolution does. Measured with two threads, AVX-512 (docs/performance.md).
+// convolution does. Without AVX-512, they also win for gradients to many weights, and where most taps lie beside the image. Measured
+// with one thread and two (docs/performance.md, docs/performance-avx2.md).
 bool is_for_im2col(const ConvSpec& s) {
-  constexpr int64_t kFewRows = 160;
   if (s.groups != 1 || s.flags & ConvSpec::kAlwaysDirect) return false;
-  return s.flags & ConvSpec::kAlwaysIm2col || s.taps() == 1 || s.rows() <= kFewRows;
+  if (s.flags & ConvSpec::kAlwaysIm2col || s.taps() == 1) return true;
+  constexpr int64_t kFewRows = 160, kFewAdjacentRows = 64;
+  if (isa() != Isa::kAvx2) return s.rows() <= kFewRows;
+  if (s.kind == ConvSpec::kBackwardWeights) {
+    constexpr int64_t kManyFilters = 256, kLargeMatrix = 1 << 23;
+    return s.rows() <= kFewRows || (s.kernel[0] >= kManyFilters && s.rows() * s.columns() <= kLargeMatrix);
+  }
+  constexpr int64_t kFewPixels = 4, kManyRows = 512;
+  const bool is_strided = std::any_of(s.strides.begin(), s.strides.end(), [](int64_t stride) { return stride > 1; });
+  return s.rows() <= (is_strided ? kFewRows : kFewAdjacentRows) || (s.rows() <= kFewPixels * s.output[0] && s.rows() <= kManyRows);
 }
 
 // One that multiplies nothing beside the image.

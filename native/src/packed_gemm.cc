@@ -49,7 +49,7 @@ const Kernels& kernels() { return for_this_cpu(avx2::kKernels, avx512::kKernels)
 
 bool PackedGemm::can(const GemmShape& s) { return s.dtypes.compute == dt::f32 && runs_kernels(false); }
 
-// Measured with two threads (docs/performance.md). oneDNN's sgemm is the faster one for few columns, for few rows where B would have to be
+// Measured with two threads (docs/performance-avx2.md). oneDNN's sgemm is the faster one for few columns, for few rows where B would have to be
 // turned for them, and for long sums with a small result.
 bool PackedGemm::is_fast(const GemmShape& s) {
   constexpr int64_t kLeastColumns = 33, kLeastRows = 8, kLeastRowsToTurn = 48, kLongSum = 1024, kSmallResult = 1 << 14;

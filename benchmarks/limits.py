@@ -174,10 +174,11 @@ def measure(model: str, precision: str, rounds: int) -> dict[str, Any]:
 def ways(call: str, spec: Sequence[int]) -> dict[str, list[int]]:
     """Specs of the same call by each way that there is to compute it; "chosen" first."""
     if call == "conv":
-        flags = spec[1] & 1
-        return {name: [spec[0], flags + way, *spec[2:]] for name, way in (("chosen", 0), ("direct", 2), ("im2col", 4), ("rows", 8))}
+        flags, names = spec[1] & 1, {"chosen": 0, "direct": 2, "im2col": 4, "rows": 8}
+        return {name: [spec[0], flags + way, *spec[2:]] for name, way in names.items()}
     if call == "matmul":
-        return {name: [*spec[:-1], spec[-1] % 2 + way] for name, way in (("chosen", 0), ("matmul", 2), ("gemm", 4), ("packed", 8))}
+        names = {"chosen": 0, "matmul": 2, "gemm": 4, "packed": 8}
+        return {name: [*spec[:-1], spec[-1] % 2 + way] for name, way in names.items()}
     return {}
 
 

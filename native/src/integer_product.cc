@@ -28,9 +28,7 @@ int64_t depth_of(const ProductSpec& s) { return static_cast<int64_t>(element_cou
 int64_t pairs_of(const ProductSpec& s) { return (depth_of(s) + 1) / 2; }
 int64_t group_bytes(const ProductSpec& s) { return panels_of(s) * panel_width() * pairs_of(s) * 2; }
 
-bool is_depthwise(const ProductSpec& s) {
-  return s.groups > 1 && s.groups == s.channels && s.groups == s.input[1] && depth_of(s) <= Windows::kMostPositions;
-}
+bool is_depthwise(const ProductSpec& s) { return s.groups > 1 && s.groups == s.input[1]; }
 int64_t tap_bytes(const ProductSpec& s) { return (s.channels + lanes() - 1) / lanes() * lanes(); }
 
 size_t packed_bytes(const ProductSpec& s) {
@@ -48,13 +46,42 @@ struct Call {
   bool is_plain;  // without an activation, or one that is in the range of the result
 };
 
+// Which elements a pixel of the result reads.
+struct Window {
+  Window(const Windows& windows, int64_t pixel) : input(windows.input), kernel(windows.kernel) {
+    const auto& output = windows.output;
+    const int64_t line = pixel / output[2];
+    sample = line / (output[0] * output[1]);
+    axes[0] = elements_of(windows, 0, line / output[1] % output[0]), axes[1] = elements_of(windows, 1, line % output[1]);
+    axes[2] = elements_of(windows, 2, pixel % output[2]);
+  }
+
+  // Calls visit(pixel, tap, count) for each row of elements: the first one, and its tap.
+  template <class Visit>
+  void for_rows(const Visit& visit) const {
+    const auto& [a, b, c] = axes;
+    for (int64_t i = 0; i < a.count; i++) {
+      for (int64_t j = 0; j < b.count; j++) {
+        const int64_t line = (sample * input[0] + a.index + i * a.index_step) * input[1] + b.index + j * b.index_step;
+        visit(line * input[2] + c.index, ((a.position + i) * kernel[1] + b.position + j) * kernel[2] + c.position, c.count);
+      }
+    }
+  }
+
+  bool is_whole() const { return axes[0].count == kernel[0] && axes[1].count == kernel[1] && axes[2].count == kernel[2]; }
+
+  const Windows::Sizes &input, &kernel;
+  int64_t sample;
+  Reach axes[3];
+};
+
 struct Kernels {
   int64_t most_rows;
   void (*widen)(const uint8_t* from, int64_t count, int16_t* to);
   // Rows of the result in the columns of one panel, which are those from `channel` to `end`: `multiply[i]` of i + 1 rows, from the widened ones.
   void (*multiply[6])(const Call&, const int16_t* rows, const int8_t* weights, int64_t row, int64_t channel, int64_t end);
-  // One pixel of the result, from pixels of the data at these positions of the window.
-  void (*multiply_depthwise)(const Call&, int64_t tap_bytes, int64_t pixel, const int64_t* pixels, const int* positions, int64_t count);
+  // One pixel of the result of a depthwise convolution.
+  void (*multiply_depthwise)(const Call&, const Window&, int64_t tap_bytes, int64_t pixel);
 };
 
 #define KERNELS "integer_product_kernels.h"
@@ -88,7 +115,8 @@ class IntegerProduct final : public Operation {
     block_bytes_ = aligned(static_cast<size_t>(block_ * step_) * sizeof(int16_t));
     const bool is_linear = s.factor == 1 && s.shift == 0, has_relu = s.activation == Activation::kRelu;
     is_plain_ = is_linear && (s.activation == Activation::kNone || (has_relu && s.output_type == dt::u8 && s.low >= 0));
-    if (!is_depthwise(s)) scratch_size_ = block_bytes_ * static_cast<size_t>(threads_);
+    scratch_size_ = block_bytes_ * static_cast<size_t>(threads_);
+    if (is_depthwise(s)) scratch_size_ = outputs_of(s) == 1 ? 0 : element_count(s.input) * static_cast<size_t>(outputs_of(s));
     const size_t count = static_cast<size_t>(s.channels) * sizeof(float), result = element_count(s.output);
     operand_bytes_ = {element_count(s.input), packed_bytes(s), count, count};
     if (s.has_residual) operand_bytes_.push_back(result);
@@ -107,7 +135,7 @@ class IntegerProduct final : public Operation {
                     spec_.has_residual ? static_cast<const uint8_t*>(operands[4]) : nullptr,
                     operands[4 + spec_.has_residual],
                     is_plain_};
-    if (is_depthwise(spec_)) return run_depthwise(call);
+    if (is_depthwise(spec_)) return run_depthwise(call, scratch);
     char* widened = scratch.take(scratch_size_);
     const int64_t panels = panels_of(spec_);
     thread_pool::parallel_for(threads_, threads_, [&](int64_t thread, int64_t end) {
@@ -126,13 +154,19 @@ class IntegerProduct final : public Operation {
   }
 
  private:
-  void run_depthwise(const Call& call) const {
-    const auto multiply = kernels().multiply_depthwise;
-    const int64_t bytes = tap_bytes(spec_), lines = rows_ / windows_.output[2];
-    thread_pool::parallel_for(lines, threads_, [&](int64_t begin, int64_t end) {
-      for_pixels(windows_, true, begin, end, [&](int64_t pixel, const int64_t* pixels, const int* positions, int count) {
-        multiply(call, bytes, pixel, pixels, positions, count);
+  // Where several channels of the result read one of the data, that one is repeated first.
+  void run_depthwise(Call call, Scratch& scratch) const {
+    const int64_t repeats = outputs_of(spec_), bytes = tap_bytes(spec_);
+    if (repeats > 1) {
+      auto* repeated = reinterpret_cast<uint8_t*>(scratch.take(scratch_size_));
+      thread_pool::parallel_for(static_cast<int64_t>(element_count(spec_.input)), threads_, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++) std::fill_n(repeated + i * repeats, repeats, call.data[i]);
       });
+      call.data = repeated;
+    }
+    const auto multiply = kernels().multiply_depthwise;
+    thread_pool::parallel_for(rows_, threads_, [&](int64_t begin, int64_t end) {
+      for (int64_t pixel = begin; pixel < end; pixel++) multiply(call, Window(windows_, pixel), bytes, pixel);
     });
   }
 
@@ -156,28 +190,18 @@ class IntegerProduct final : public Operation {
   }
 
   // The terms of the sums of one pixel of the result in a group, in the order of the weights.
-  void widen_window(const uint8_t* data, int64_t group, int64_t row, int16_t* to) const {
-    const auto& [samples, input, output, kernel, strides, dilations, pads] = windows_;
+  void widen_window(const uint8_t* data, int64_t group, int64_t pixel, int16_t* to) const {
     const auto widen = kernels().widen;
-    const int64_t all = spec_.input[1], channels = all / spec_.groups, column = row % output[2];
-    const int64_t line = row / output[2], sample = line / (output[0] * output[1]);
-    const Reach a = elements_of(windows_, 0, line / output[1] % output[0]), b = elements_of(windows_, 1, line % output[1]),
-                c = elements_of(windows_, 2, column);
-    const bool is_padded = a.count < kernel[0] || b.count < kernel[1] || c.count < kernel[2];
-    if (is_padded) std::fill_n(to, step_, int16_t{0});
+    const int64_t all = spec_.input[1], channels = all / spec_.groups, step = windows_.dilations[2];
+    const Window window(windows_, pixel);
+    if (!window.is_whole()) std::fill_n(to, step_, int16_t{0});
     to[step_ - 1] = 0;  // of the last pair, where the number of terms is odd
-    for (int64_t i = 0; i < a.count; i++) {
-      for (int64_t j = 0; j < b.count; j++) {
-        const int64_t plane = sample * input[0] + a.index + i * a.index_step;
-        const uint8_t* from = data + ((plane * input[1] + b.index + j * b.index_step) * input[2] + c.index) * all + group * channels;
-        int16_t* tap = to + (((a.position + i) * kernel[1] + b.position + j) * kernel[2] + c.position) * channels;
-        if (dilations[2] == 1 && spec_.groups == 1) {
-          widen(from, c.count * channels, tap);
-        } else {
-          for (int64_t n = 0; n < c.count; n++) widen(from + n * c.index_step * all, channels, tap + n * channels);
-        }
-      }
-    }
+    window.for_rows([&](int64_t first, int64_t tap, int64_t count) {
+      const uint8_t* from = data + first * all + group * channels;
+      int16_t* terms = to + tap * channels;
+      if (step == 1 && spec_.groups == 1) return widen(from, count * channels, terms);
+      for (int64_t n = 0; n < count; n++) widen(from + n * step * all, channels, terms + n * channels);
+    });
   }
 
   ProductSpec spec_;

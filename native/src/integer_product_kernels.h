@@ -72,31 +72,33 @@ void multiply(const Call& call, const int16_t* rows, const int8_t* weights, int6
 
 // Bytes, each as a number of 32 bits whose upper half is its sign: pairs of words, of which the second product is zero.
 template <bool kWhole, int kCount>
-void add_taps(const Call& call, int64_t tap_bytes, const int64_t* pixels, const int* positions, int64_t count, int64_t pixel, int64_t c) {
-  const int64_t channels = call.spec.channels;
+void add_taps(const Call& call, const Window& window, int64_t tap_bytes, int64_t pixel, int64_t c) {
+  const int64_t channels = call.spec.channels, pixel_step = window.axes[2].index_step * channels;
   const Lanes present = first(channels - c);
   Integers sums[kCount];
   for (auto& sum : sums) sum = integers(0);
-  for (int64_t i = 0; i < count; i++) {
-    const uint8_t* data = call.data + pixels[i] * channels + c;
-    const int8_t* weights = call.weights + positions[i] * tap_bytes + c;
-    for (int v = 0; v < kCount; v++) {
-      const Integers x = kWhole ? load_bytes(data + v * kLanes) : load_bytes(data, present);
-      sums[v] = sum_of(sums[v], products_of_pairs(x, integers_of(weights + v * kLanes)));
+  window.for_rows([&](int64_t first, int64_t tap, int64_t count) {
+    const uint8_t* data = call.data + first * channels + c;
+    const int8_t* weights = call.weights + tap * tap_bytes + c;
+    for (; count > 0; count--, data += pixel_step, weights += tap_bytes) {
+      for (int v = 0; v < kCount; v++) {
+        const Integers x = kWhole ? load_bytes(data + v * kLanes) : load_bytes(data, present);
+        sums[v] = sum_of(sums[v], products_of_pairs(x, integers_of(weights + v * kLanes)));
+      }
     }
-  }
+  });
   for (int v = 0; v < kCount; v++) Channels<kWhole>(call, c + v * kLanes, channels - c).write(sums[v], pixel);
 }
 
-void multiply_depthwise(const Call& call, int64_t tap_bytes, int64_t pixel, const int64_t* pixels, const int* positions, int64_t count) {
+void multiply_depthwise(const Call& call, const Window& window, int64_t tap_bytes, int64_t pixel) {
   constexpr int kMany = 4;
   int64_t c = 0;
   const auto add = [&](auto add_some, int64_t channels) {
-    for (; c + channels <= call.spec.channels; c += channels) add_some(call, tap_bytes, pixels, positions, count, pixel, c);
+    for (; c + channels <= call.spec.channels; c += channels) add_some(call, window, tap_bytes, pixel, c);
   };
   add(add_taps<true, kMany>, kMany * kLanes);
   add(add_taps<true, 1>, kLanes);
-  if (c < call.spec.channels) add_taps<false, 1>(call, tap_bytes, pixels, positions, count, pixel, c);
+  if (c < call.spec.channels) add_taps<false, 1>(call, window, tap_bytes, pixel, c);
 }
 
 template <int... kRows>

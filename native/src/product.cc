@@ -18,7 +18,7 @@ namespace native {
 namespace {
 
 void want_vnni() {
-  if (!has_vnni()) throw std::runtime_error("this CPU has no VNNI instructions");  // sums would saturate at 16 bits
+  if (!has_vnni()) throw std::runtime_error("this CPU has neither AVX2 nor VNNI");  // with AVX2, integer_product.cc computes them
 }
 
 dnnl::primitive_attr attributes(const ProductSpec& s) {

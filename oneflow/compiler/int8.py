@@ -146,17 +146,18 @@ class Pass:
                 break
             node, position = reader
             kind = role(node)
-            if kind == "channelwise" and position == 0 and not (tail or unit.residual or unit.activation):
+            is_free = not tail and unit.residual is None and not unit.activation
+            if kind == "channelwise" and position == 0 and is_free:
                 if not self.analysis.is_per_channel(unit.end, unit.channel, node):
                     break
                 unit.steps.append(node)
-            elif kind == "residual" and not (tail or unit.residual or unit.activation):
+            elif kind == "residual" and is_free:
                 other = node.inputs[1 - position]
                 if other.shape != node.outputs[0].shape or end.shape != other.shape or self._gridded(other) is None:
                     break
                 without_residual = (unit.end, list(unit.nodes), node, 1 - position)
                 unit.residual = other
-            elif kind in ("rectify", "gate") and not unit.activation and not (kind == "gate" and unit.residual):
+            elif kind in ("rectify", "gate") and not unit.activation and (kind == "rectify" or unit.residual is None):
                 unit.activation = kind
             elif node.op.keeps_values and passes_integers(node):
                 tail.append(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from .int8_kernels import Grid
 from .packed_products import Affine, inferred
 
 Key = tuple[Node, int]
+MOST_TERMS = (2**31 - 1) // (255 * 127)  # of a sum of products of uint8 and int8 that fits in 32 bits, whatever they are
 ZERO_POINT_OF_WEIGHTS = "the grid of its weights has a zero point"  # why a product stays in floating point
 
 
@@ -59,6 +61,8 @@ class Analysis:
             reason = "it is on several devices"
         elif isinstance(found := geometry(node), str):
             reason = found
+        elif (terms := math.prod(weights.shape) // weights.shape[found.weight_perm[0]]) > MOST_TERMS:
+            reason = f"sums of {terms} terms may not fit in 32 bits"
         elif role(weights.node) == "grid":
             grid, scale = details(weights.node), weights.node.inputs[1]
             if not isinstance(grid, IntegerGrid) or grid.affine:

@@ -91,7 +91,8 @@ def convert(job: Any, name: str | None = None) -> JobFunction[..., Any]:
     """The int8 form of a predict job whose model was trained with fake quantization (``config.enable_qat``, or observers).
 
     Its grids are those that training has left in the observers' variables. After more training convert again; only weights
-    follow their variables by themselves. Values that training left in floating point, such as terms of residuals, stay so.
+    follow their variables by themselves. Values that training left in floating point stay so, except that the terms of residuals
+    that a product reads, too, are its integers.
 
     Args:
       job: a predict job with ``fake_quantization`` of data by moving averages.

@@ -292,3 +292,35 @@ def test_what_cannot_be_of_integers_is_told_by_the_jobs_own_name() -> None:
 
     with pytest.raises(ModeError, match="job 'exponentials' cannot be of 8-bit integers"):
         flow.quantization.calibrate(exponentials, [np.zeros((4, 8), np.float32)])
+
+
+@pytest.mark.parametrize("behind", ["relu", "gelu", "residual", "bias"])
+def test_whatever_follows_a_residual(behind: str) -> None:
+    @flow.global_function("predict")
+    def predict(x: tp.Numpy.Placeholder((BATCH, 8, 6, 6))) -> tp.Numpy:
+        a = flow.layers.conv2d(x, 8, 3, padding="SAME", kernel_initializer=normal(), activation=flow.nn.relu, name="a")
+        b = flow.layers.conv2d(a, 8, 3, padding="SAME", kernel_initializer=normal(), name="b") + a
+        if behind == "relu":
+            b = flow.nn.relu(b)
+        elif behind == "gelu":
+            b = flow.math.gelu(b)
+        elif behind == "residual":
+            b = b + a
+        else:
+            b = flow.nn.bias_add(b, flow.get_variable("offset", (8,), initializer=normal()))
+        return flow.layers.conv2d(b, 8, 3, padding="SAME", kernel_initializer=normal(), name="c")
+
+    x = drawn(BATCH, 8, 6, 6)
+    close(flow.quantization.calibrate(predict, [x])(x), predict(x))
+
+
+def test_products_whose_sums_may_overflow_stay_in_floating_point() -> None:
+    @flow.global_function("predict")
+    def predict(x: tp.Numpy.Placeholder((2, 70_000))) -> tp.Numpy:
+        y = flow.layers.dense(x, 4, kernel_initializer=flow.constant_initializer(0.01), name="long")
+        return flow.layers.dense(y, 4, kernel_initializer=flow.constant_initializer(1), name="short")
+
+    x = np.ones((2, 70_000), np.float32)
+    fast = flow.quantization.calibrate(predict, [x])
+    np.testing.assert_allclose(fast(x), 2800, rtol=0.01)
+    assert "sums of 70000 terms may not fit in 32 bits" in str(fast.summary())

@@ -133,7 +133,7 @@ def test_by_xla(problem: tuple[Any, ...]) -> None:
     check(problem, is_native=False)
 
 
-@pytest.mark.usefixtures("native_part")
+@pytest.mark.usefixtures("kernels")
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(problem=problems(), threads=st.integers(1, 4))
 def test_by_the_native_part(problem: tuple[Any, ...], threads: int, parallel: Any) -> None:
@@ -141,7 +141,7 @@ def test_by_the_native_part(problem: tuple[Any, ...], threads: int, parallel: An
         check(problem, is_native=True)
 
 
-@pytest.mark.usefixtures("native_part")
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("rows", [1, 40, 300])
 def test_many_terms_rows_and_columns(rows: int, parallel: Any) -> None:
     """More than what is computed at a time, with the largest terms there are: their sums are exact."""

@@ -45,7 +45,10 @@ class _Watched:
             found = [f(blob) for blob in self.ranges for f in (reduce_min, reduce_max)]
             found += [blob for node in self.grids for blob in node.inputs[1:]]
             if not found:
-                reason = _NO_FLOATS if measures else "it has no fake quantization of data, whose grids are kept in variables"
+                reason = "it has no fake quantization of data, whose grids are kept in variables"
+                if measures:
+                    left = next(iter(analysis.left.items()), None)
+                    reason = f"of {left[0].name!r}, {left[1]}" if left else _NO_FLOATS
                 hint = "" if measures else "flow.quantization.calibrate(job, batches)"
                 refuse(ModeError, f"job {self._job!r} cannot be of 8-bit integers: {reason}", hint=hint)
             return concat([reshape(blob, (1,)) for blob in found], 0) if len(found) > 1 else reshape(found[0], (1,))

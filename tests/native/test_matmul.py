@@ -38,10 +38,19 @@ def expected(p: native.Gemm, a: np.ndarray, b: np.ndarray, dc: np.ndarray) -> li
     return [left @ right, np.swapaxes(da, -1, -2) if p.a_transposed else da, np.swapaxes(db, -1, -2) if p.b_transposed else db]
 
 
+def results(p: native.Gemm, a: Any, b: Any, dc: Any, **options: Any) -> list[Any]:
+    """The product and both gradients, compiled together."""
+
+    def compute(a: Any, b: Any, dc: Any) -> list[Any]:
+        y, pull = jax.vjp(native.differentiable(p, **options), a, b)
+        return [y, *pull(dc)]
+
+    return jax.jit(compute)(a, b, dc)
+
+
 def check(p: native.Gemm, seed: int, dtype: Any = np.float32, tolerance: float = 2e-5) -> None:
     a, b, dc = operands(p, seed, dtype)
-    y, pull = jax.vjp(native.differentiable(p), a, b)
-    for got, want in zip([y, *pull(jnp.asarray(dc))], expected(p, a, b, dc), strict=True):
+    for got, want in zip(results(p, a, b, dc), expected(p, a, b, dc), strict=True):
         assert got.shape == want.shape and got.dtype == dtype
         scale = max(1.0, float(np.abs(want).max()))
         np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=tolerance, atol=tolerance * scale)
@@ -121,9 +130,9 @@ def test_random_products_in_bfloat16_agree_with_float64(p: native.Gemm, seed: in
         return  # the machine has none
     check(p, seed, jnp.bfloat16, tolerance=1e-2)
     a, b, dc = operands(p, seed, jnp.bfloat16)
-    y, pull = jax.vjp(native.differentiable(p, narrow=True), a.astype(np.float32), b.astype(np.float32))
-    assert y.dtype == jnp.bfloat16
-    for i, (got, want) in enumerate(zip([y, *pull(jnp.asarray(dc))], expected(p, a, b, dc), strict=True)):
+    made = results(p, a.astype(np.float32), b.astype(np.float32), dc, narrow=True)
+    assert made[0].dtype == jnp.bfloat16
+    for i, (got, want) in enumerate(zip(made, expected(p, a, b, dc), strict=True)):
         assert i == 0 or got.dtype == np.float32
         tolerance = 1e-5 if i == 2 and p.batch == 1 else 1e-2  # gradients to weights are not rounded
         np.testing.assert_allclose(

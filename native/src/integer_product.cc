@@ -138,16 +138,14 @@ class IntegerProduct final : public Operation {
     if (is_depthwise(spec_)) return run_depthwise(call, scratch);
     char* widened = scratch.take(scratch_size_);
     const int64_t panels = panels_of(spec_);
-    thread_pool::parallel_for(threads_, threads_, [&](int64_t thread, int64_t end) {
-      for (; thread < end; thread++) {
-        auto* mine = reinterpret_cast<int16_t*>(widened + static_cast<size_t>(thread) * block_bytes_);
-        const auto share = [&](int64_t all, int64_t i) { return all * i / threads_; };
-        for (int64_t group = 0; group < spec_.groups; group++) {
-          if (shares_rows_) {
-            compute(call, group, share(rows_, thread), share(rows_, thread + 1), 0, panels, mine);
-          } else {
-            compute(call, group, 0, rows_, share(panels, thread), share(panels, thread + 1), mine);
-          }
+    thread_pool::on_threads(threads_, [&](int64_t thread) {
+      auto* mine = reinterpret_cast<int16_t*>(widened + static_cast<size_t>(thread) * block_bytes_);
+      const auto share = [&](int64_t all, int64_t i) { return all * i / threads_; };
+      for (int64_t group = 0; group < spec_.groups; group++) {
+        if (shares_rows_) {
+          compute(call, group, share(rows_, thread), share(rows_, thread + 1), 0, panels, mine);
+        } else {
+          compute(call, group, 0, rows_, share(panels, thread), share(panels, thread + 1), mine);
         }
       }
     });

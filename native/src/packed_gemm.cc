@@ -89,7 +89,7 @@ void PackedGemm::run(const float* a, const float* b, float* c, Scratch& scratch)
   const auto& s = shape_;
   char* packed = scratch.take(scratch_size());
   const int64_t parts = down_ * across_, panels[] = {parts_of(s.m, kernels().most_rows), parts_of(s.n, kernels().tile)};
-  thread_pool::parallel_for(threads_, threads_, [&](int64_t thread, int64_t) {
+  thread_pool::on_threads(threads_, [&](int64_t thread) {
     auto* mine = reinterpret_cast<float*>(packed + static_cast<size_t>(thread) * aligned((packed_a() + packed_b()) * sizeof(float)));
     for (int64_t unit = s.batch * parts * thread / threads_; unit < s.batch * parts * (thread + 1) / threads_; unit++) {
       const int64_t pair = unit / parts, i = unit % parts / across_, j = unit % parts % across_;

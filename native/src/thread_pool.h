@@ -85,6 +85,15 @@ void parallel_for(int64_t count, int threads, const Body& body) {
       &job, threads);
 }
 
+// Calls body(i) for each i below `threads`, each on a thread of its own.
+template <class Body>
+void on_threads(int threads, const Body& body) {
+  if (threads == 1) return body(int64_t{0});
+  parallel_for(threads, threads, [&](int64_t i, int64_t end) {
+    for (; i < end; i++) body(i);
+  });
+}
+
 }  // namespace thread_pool
 
 extern "C" {

@@ -118,22 +118,13 @@ class Winograd final : public Operation {
   }
 
  private:
-  // Calls body(thread) for each thread.
-  template <class Body>
-  void on_threads(const Body& body) const {
-    if (threads_ == 1) return body(int64_t{0});
-    thread_pool::parallel_for(threads_, threads_, [&](int64_t thread, int64_t end) {
-      for (; thread < end; thread++) body(thread);
-    });
-  }
-
   void compute(const Call& call, char* transformed, char* sums) const {
     const auto of_thread = [](char* all, int64_t thread, size_t bytes) {
       return reinterpret_cast<float*>(all + static_cast<size_t>(thread) * bytes);
     };
     const int64_t depth = spec_.input[1], panels = panels_of(spec_);
     if (!is_shared_) {
-      return on_threads([&](int64_t thread) {
+      return thread_pool::on_threads(threads_, [&](int64_t thread) {
         float *mine = of_thread(transformed, thread, tiles_bytes_), *my_sums = of_thread(sums, thread, sums_bytes_);
         const int64_t end = tiles_.count * (thread + 1) / threads_;
         for (int64_t begin = tiles_.count * thread / threads_; begin < end; begin += block_) {
@@ -147,7 +138,7 @@ class Winograd final : public Operation {
     const int64_t vectors = (depth + 15) / 16;
     for (int64_t begin = 0; begin < tiles_.count; begin += block_) {
       const int64_t count = std::min(block_, tiles_.count - begin);
-      on_threads([&](int64_t thread) {
+      thread_pool::on_threads(threads_, [&](int64_t thread) {
         const int64_t last = count * vectors * (thread + 1) / threads_;
         for (int64_t at = count * vectors * thread / threads_; at < last;) {
           const int64_t tile = at / vectors, first = at % vectors, next = std::min(vectors, first + last - at);
@@ -157,7 +148,7 @@ class Winograd final : public Operation {
       });
       // panels, or parts of them where there are more threads
       const int64_t parts = std::clamp((threads_ + panels - 1) / panels, int64_t{1}, (count + kernels_.most_rows - 1) / kernels_.most_rows);
-      on_threads([&](int64_t thread) {
+      thread_pool::on_threads(threads_, [&](int64_t thread) {
         const int64_t last = panels * parts * (thread + 1) / threads_;
         for (int64_t at = panels * parts * thread / threads_; at < last; at++) {
           const int64_t first = count * (at % parts) / parts, next = count * (at % parts + 1) / parts;

@@ -23,7 +23,9 @@ from .rounding import rounded, to_bfloat16
 _log = logging.getLogger("oneflow")
 PROTOCOL = 40
 SGEMM = "gemm"  # the name of oneDNN's sgemm among the kernels of products
-OWN_KERNELS = ("few pixels", "depthwise", "row by row", "packed:")  # how the names of those begin that are not oneDNN's
+# How the names of kernels begin that are not oneDNN's.
+FEW_PIXELS, FEW_ROWS, WINOGRAD = "few pixels", "few rows", "winograd"
+OWN_KERNELS = (FEW_PIXELS, FEW_ROWS, WINOGRAD, "depthwise", "row by row", "packed:", "integers:")
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
 
@@ -96,9 +98,14 @@ def product_kernel(name: str, spec: Callable[[str], Sequence[int]], dtype: str) 
     return str(part().library.describe(name, spec(product_dtype(dtype))))
 
 
+def kernel_words(kernel: str) -> str:
+    """A kernel in a table: of whom it is."""
+    return kernel if any(own in kernel for own in OWN_KERNELS) else f"oneDNN {kernel}"
+
+
 def product_words(kernel: str, dtype: str) -> str:
     """A kernel of ``product`` for arrays of this dtype in a table: of whom it is, and what it multiplies in place of them."""
-    words = kernel if any(own in kernel for own in OWN_KERNELS) else f"oneDNN {kernel}"
+    words = kernel_words(kernel)
     return words if product_dtype(dtype) == dtype else f"{words} in {product_dtype(dtype)}"
 
 

@@ -18,9 +18,6 @@ from ..graph.op import IntegerProduct, OpDef
 
 DTYPES = {"uint8": 0, "float32": 1, "bfloat16": 2}  # of data and results, as numbers of a spec
 ACTIVATIONS = {"": 0, "rectify": 1, "gate": 2, "bound": 3}  # roles of ops, as numbers of a spec
-FEW_ROWS = "few rows"  # what ``native/src/few_rows.cc`` calls its products
-WINOGRAD = "winograd"  # what ``native/src/winograd.cc`` calls its convolutions
-INTEGERS = "integers:"  # how ``native/src/integer_product.cc`` begins the name of its products
 Attrs = Mapping[str, Any]
 Affine = Sequence[tuple[Callable[..., Any], Attrs, int]]
 
@@ -82,13 +79,12 @@ def unsupported_reason(
 
 def kernel_name(x: Sequence[int], product: IntegerProduct, epilogue: Epilogue, kernel: Sequence[int], dtype: str) -> str:
     """The name of the kernel for a product."""
-    name = str(native.part().library.describe("product", spec(x, product, epilogue, kernel, dtype)))
-    return name if name in (FEW_ROWS, WINOGRAD) or name.startswith(INTEGERS) else f"oneDNN {name}"
+    return native.kernel_words(str(native.part().library.describe("product", spec(x, product, epilogue, kernel, dtype))))
 
 
 def has_few_rows(x: Sequence[int], product: IntegerProduct, kernel: Sequence[int], dtype: str) -> bool:
     """Whether a product is one of few rows, which the native part computes as fast as it can read the weights."""
-    return kernel_name(x, product, Epilogue(), kernel, dtype) == FEW_ROWS
+    return kernel_name(x, product, Epilogue(), kernel, dtype) == native.FEW_ROWS
 
 
 def packed_size(x: Sequence[int], product: IntegerProduct, epilogue: Epilogue, kernel: Sequence[int], dtype: str) -> int:

@@ -25,7 +25,6 @@ from ._window import sides
 Shape = tuple[int, ...]
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = range(3)
-FEW_PIXELS = "few pixels"  # a kernel of the native part's own
 _WEIGHTS_CHANNELS_LAST = 1  # a flag of the spec
 # In mixed precision, by kind: weights are cast to bfloat16 as they are reordered, and their gradients stay float32
 _NARROW = (("bfloat16", "float32", "bfloat16"), ("bfloat16", "float32", "bfloat16"), ("bfloat16", "bfloat16", "float32"))

@@ -178,7 +178,7 @@ def few_pixels(case: Any) -> tuple[native.Geometry, tuple[int, ...], tuple[int, 
         pytest.skip("this CPU has no AVX-512")
     for kind in range(3):
         is_left = kind == native.BACKWARD_DATA and max(dilations) > 1
-        assert (native.kernel_name(g, "float32", *g.channels_second(x, w), kind) == native.FEW_PIXELS) != is_left
+        assert (native.kernel_name(g, "float32", *g.channels_second(x, w), kind) == _native.FEW_PIXELS) != is_left
     return g, x, w
 
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow._base import native as _native
 from oneflow.compiler import packed_products as packed
 from oneflow.compiler.packed_products import Epilogue
 from oneflow.graph.op import IntegerProduct
@@ -92,7 +93,7 @@ def test_a_product_of_few_rows(problem: tuple[Any, ...], threads: int, parallel:
         got = products.computed(problem, np.float32)
         name = packed.kernel_name(x.shape, product, epilogue, w.shape, "float32")
     np.testing.assert_allclose(got, products.reference(*problem), rtol=2e-5, atol=2e-5)
-    assert (name == packed.FEW_ROWS) == (len(x) <= 8)
+    assert (name == _native.FEW_ROWS) == (len(x) <= 8)
 
 
 def test_gelu_of_few_rows_is_exact_far_from_zero(products: Any) -> None:

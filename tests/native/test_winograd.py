@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow._base import native as _native
 from oneflow.compiler import packed_products as packed
 from oneflow.compiler.packed_products import Epilogue
 from oneflow.graph.op import IntegerProduct
@@ -64,7 +65,7 @@ def test_a_convolution(problem: tuple[Any, ...], threads: int, parallel: Any, pr
     np.testing.assert_allclose(got, want, rtol=0, atol=3e-6 * max(1.0, np.abs(want).max()))
     tiles = len(got) * -(-got.shape[1] // 2) * -(-got.shape[2] // 2)
     is_thin = min(problem[0].shape[1:3]) == 1
-    assert (kernel(problem[0], problem[1], problem[4]) == packed.WINOGRAD) == (tiles >= 4 and not is_thin)
+    assert (kernel(problem[0], problem[1], problem[4]) == _native.WINOGRAD) == (tiles >= 4 and not is_thin)
 
 
 @pytest.mark.parametrize("data", [(8, 8, 8, 128), (8, 14, 14, 256), (8, 2, 2, 512), (1, 8, 8, 64)])
@@ -72,7 +73,7 @@ def test_a_convolution(problem: tuple[Any, ...], threads: int, parallel: Any, pr
 def test_how_near_it_is(data: tuple[int, ...], threads: int, parallel: Any, products: Any) -> None:
     """The error beside the largest value; direct sums in float32 are off by some 4e-7."""
     made = problem(np.random.default_rng(5), data, 96)
-    assert kernel(made[0], made[1], made[4]) == packed.WINOGRAD
+    assert kernel(made[0], made[1], made[4]) == _native.WINOGRAD
     with parallel(threads):
         got = products.computed(made, np.float32)
     want = products.reference(*made)
@@ -88,7 +89,7 @@ def test_whole_numbers_and_zeros_are_exact(data: tuple[int, ...], products: Any)
     x[0] = 0
     changed = x, w, np.zeros_like(offset), None, product, epilogue
     got = products.computed(changed, np.float32)
-    assert kernel(x, w, product) == packed.WINOGRAD
+    assert kernel(x, w, product) == _native.WINOGRAD
     np.testing.assert_array_equal(got, products.reference(*changed))
     assert not got[0].any()
 
@@ -109,7 +110,7 @@ def test_blocks_of_tiles_join(parallel: Any, products: Any) -> None:
 def test_what_is_not_finite_stays_where_it_is(data: tuple[int, ...], value: float, activation: str, products: Any) -> None:
     """A value reaches the nine pixels around it, as in direct sums, and no others of its tile."""
     x, w, offset, _, product, _ = problem(np.random.default_rng(7), data, 40)
-    assert kernel(x, w, product) == packed.WINOGRAD
+    assert kernel(x, w, product) == _native.WINOGRAD
     x[0, 2, 3, 5] = x[-1, -1, 0, 1] = x[-1, 0, -1, 3] = value
     w[:, :, :, 1] = np.abs(w[:, :, :, 1])
     changed = x, w, offset, None, product, Epilogue(False, False, activation, high=0.0)
@@ -139,17 +140,17 @@ def test_infinite_weights_reach_their_own_channel(products: Any) -> None:
 
 def test_other_convolutions_are_computed_in_other_ways() -> None:
     x, w, *_ = problem(np.random.default_rng(9), (4, 9, 9, 32), 32)
-    assert kernel(x, w, convolution()) == packed.WINOGRAD
+    assert kernel(x, w, convolution()) == _native.WINOGRAD
     others = [
         IntegerProduct(None, (0, 1, 2, 3), (2, 1), (1, 1), SAME),
         IntegerProduct(None, (0, 1, 2, 3), (1, 1), (1, 2), SAME),
     ]
     for product in others:
-        assert kernel(x, w, product) != packed.WINOGRAD
-    assert kernel(x[..., :16], w, IntegerProduct(None, (0, 1, 2, 3), (1, 1), (1, 1), SAME, 2)) != packed.WINOGRAD
-    assert kernel(x, w[:, :1], convolution(((0, 0), (1, 1)))) != packed.WINOGRAD
-    assert kernel(x[..., :15], w[..., :15], convolution()) != packed.WINOGRAD
-    assert kernel(x[:, :1], w, convolution()) != packed.WINOGRAD
+        assert kernel(x, w, product) != _native.WINOGRAD
+    assert kernel(x[..., :16], w, IntegerProduct(None, (0, 1, 2, 3), (1, 1), (1, 1), SAME, 2)) != _native.WINOGRAD
+    assert kernel(x, w[:, :1], convolution(((0, 0), (1, 1)))) != _native.WINOGRAD
+    assert kernel(x[..., :15], w[..., :15], convolution()) != _native.WINOGRAD
+    assert kernel(x[:, :1], w, convolution()) != _native.WINOGRAD
 
 
 def test_predict_jobs_take_it_and_train_jobs_do_not() -> None:

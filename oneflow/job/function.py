@@ -290,9 +290,9 @@ class JobFunction(Prepared, Generic[P, R_co]):
                 return call(args)
             except StaleExecutableError:
                 continue
-            except ModeError:
-                self._check_open()  # the session was closed meanwhile
-                raise
+            except Exception:
+                if not self._closed:  # meanwhile: whatever has been met then, the next round says so
+                    raise
 
     @property
     def learning_rate(self) -> float | tuple[float, ...]:

@@ -279,10 +279,11 @@ class Session:
 
     def random_cell(self, job_name: str) -> Cell:
         """Seed and call counter of one job, as the device state its random ops draw from."""
-        cell = self._random.get(job_name)
-        if cell is None:
-            cell = self._random[job_name] = Cell(None, self._random_value(0))
-        return cell
+        with self.store.lock:  # others save, seed or clear them meanwhile
+            cell = self._random.get(job_name)
+            if cell is None:
+                cell = self._random[job_name] = Cell(None, self._random_value(0))
+            return cell
 
     def _random_value(self, calls: int) -> Any:
         words = np.array([self.seed >> 32 & 0xFFFFFFFF, self.seed & 0xFFFFFFFF, calls], np.uint32)
@@ -319,7 +320,7 @@ class Session:
         return {"seed": self.seed, "calls": calls, **({"readers": positions} if positions else {})}
 
     def _reader_positions(self) -> dict[str, Any]:
-        return {**self._positions, **{name: pipeline.state() for name, pipeline in self._pipelines.items()}}
+        return {**self._positions, **{name: pipeline.state() for name, pipeline in list(self._pipelines.items())}}
 
     def set_random_state(self, state: dict[str, Any]) -> None:
         """Goes on where ``random_state`` was taken."""
@@ -332,7 +333,7 @@ class Session:
         for name in {*self._random, *calls}:
             self.random_cell(name).value = self._random_value(calls.get(name, 0))
         positions = state.get("readers")
-        for name, pipeline in self._pipelines.items():
+        for name, pipeline in list(self._pipelines.items()):
             if positions is not None and name in positions:
                 pipeline.restore(positions[name])
             else:

@@ -239,5 +239,5 @@ class Store:
         self.pending.clear()
         for cell in self.cells.values():
             cell.value = None
-        for prepared in self.prepared:
+        for prepared in list(self.prepared):  # others may be made meanwhile
             prepared.forget()

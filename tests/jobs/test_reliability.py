@@ -434,12 +434,14 @@ def test_sessions_are_cleared_while_other_threads_call():
     threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
     for t in threads:
         t.start()
-    for _ in range(12):
-        time.sleep(0.25)
-        flow.clear_default_session()
-    stop.set()
-    for t in threads:
-        t.join()
+    try:
+        for pause in (0.3, 0.02, 0.2, 0.05, 0.1) * 6:  # jobs are being built, compiled or called then
+            time.sleep(pause)
+            flow.clear_default_session()
+    finally:
+        stop.set()
+        for t in threads:
+            t.join()
     flow.clear_default_session()
     assert not errors, errors
 

@@ -46,10 +46,12 @@ if PACKAGE.parent == ROOT:
 
 
 # Each file is one worker's, and workers take files in order: these would otherwise be among the last, when others have none.
-LONGEST = (
-    "tests/tutorials/test_tutorials.py", "tests/typed/test_types.py", "tests/test_docs.py", "tests/trainer/test_resume.py",
-    "tests/trainer/test_preemption.py",
-)  # fmt: skip
+LONGEST = [
+    "tests/ops/test_table.py", "tests/distribution/test_processes.py", "tests/test_docs.py", "tests/jobs/test_reliability.py",
+    "tests/distribution/test_parts.py", "tests/ops/test_fuzz.py", "tests/tutorials/test_tutorials.py",
+    "tests/checkpoint/test_preemption.py", "tests/onnx/test_ops.py", "tests/models/test_gallery.py", "tests/trainer/test_resume.py",
+    "tests/typed/test_types.py",
+]  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,7 +69,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
-    items.sort(key=lambda item: item.nodeid.split("::")[0] not in LONGEST)
+    place = {file: i for i, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.nodeid.split("::")[0], len(LONGEST)))
 
 
 class NetworkUseError(RuntimeError):

@@ -21,6 +21,8 @@ from oneflow.graph.node import Blob, Node, Scope
 
 FLOATS = ("float32", "float64")
 NUMBERS = ("float32", "float64", "int32", "int64", "int8")
+# Most of the time of a row is LLVM's, and each program runs once. What XLA does to a program before LLVM is done as ever.
+QUICK = {"xla_backend_optimization_level": 0}
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,7 @@ def compiled(row: Any, arrays: Sequence[np.ndarray]) -> Callable[..., list[Any]]
         values = forward(graph, fed)
         return [values[b.node.name, b.index] for b in results]
 
-    return jax.jit(step)
+    return jax.jit(step, compiler_options=QUICK)
 
 
 def run(row: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -214,5 +216,5 @@ def gradients(row: Any, arrays: Sequence[np.ndarray], weights: Sequence[np.ndarr
         return [found.get((node.name, 0)) for node in graph.nodes if node.op is OP_INPUT]
 
     seeded = list(seeds)
-    made = jax.jit(step)(list(seeds.values()), *arrays)  # as arguments: gradients of constants alone would not be run
+    made = jax.jit(step, compiler_options=QUICK)(list(seeds.values()), *arrays)  # as arguments: gradients of constants alone would not be run
     return [None if gradient is None else np.asarray(gradient) for gradient in made]

@@ -49,8 +49,8 @@ if PACKAGE.parent == ROOT:
 LONGEST = [
     "tests/ops/test_table.py", "tests/distribution/test_processes.py", "tests/test_docs.py", "tests/jobs/test_reliability.py",
     "tests/distribution/test_parts.py", "tests/ops/test_fuzz.py", "tests/tutorials/test_tutorials.py",
-    "tests/checkpoint/test_preemption.py", "tests/onnx/test_ops.py", "tests/models/test_gallery.py", "tests/trainer/test_resume.py",
-    "tests/typed/test_types.py",
+    "tests/checkpoint/test_preemption.py", "tests/onnx/test_ops.py", "tests/models/test_gallery.py",
+    "tests/trainer/test_resume.py", "tests/typed/test_types.py",
 ]  # fmt: skip
 
 

@@ -216,5 +216,6 @@ def gradients(row: Any, arrays: Sequence[np.ndarray], weights: Sequence[np.ndarr
         return [found.get((node.name, 0)) for node in graph.nodes if node.op is OP_INPUT]
 
     seeded = list(seeds)
-    made = jax.jit(step, compiler_options=QUICK)(list(seeds.values()), *arrays)  # as arguments: gradients of constants alone would not be run
+    job = jax.jit(step, compiler_options=QUICK)
+    made = job(list(seeds.values()), *arrays)  # seeds are arguments: gradients of constants alone would not be run
     return [None if gradient is None else np.asarray(gradient) for gradient in made]

@@ -13,13 +13,13 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
-from weakref import WeakSet
 
 from .._base import jax_versions
 from .._base.process_state import process_state
 from ..errors import ForkError
 from . import lost_threads, processes
 from .background import Background
+from .concurrent_weak_set import ConcurrentWeakSet
 from .delivery import DeliveryThread
 from .exit_status import exit_status
 from .gate import Gate, Results
@@ -54,7 +54,7 @@ class Process:
     """
 
     def __init__(self) -> None:
-        self.sessions: WeakSet[Any] = WeakSet()
+        self.sessions: ConcurrentWeakSet[Any] = ConcurrentWeakSet()
         self.default_session: Any = None
         self.seed: int | None = None
         self.named_cpu_devices = 1
@@ -126,7 +126,7 @@ class Process:
         process_state.after_fork()
         self._begin()  # locks may be held by threads that are not there any more
         processes.reset_after_fork()
-        for session in list(self.sessions):
+        for session in self.sessions:
             session.after_fork()
         for kept in self._kept_in_child:  # their destructors wait for threads that are not there either
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
@@ -151,7 +151,7 @@ class Process:
             self._finish_saves()
         delivery.stop()
         readers_ended = True
-        for session in list(self.sessions):
+        for session in self.sessions:
             try:
                 readers_ended &= session.stop_threads(time.monotonic() + _POOL_SECONDS)
             except KeyboardInterrupt:

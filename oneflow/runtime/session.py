@@ -9,7 +9,6 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakSet
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from ..config._settings import nonfinite
 from ..errors import ArgumentError, JobWarning, ModeError
 from ..graph.graph import Graph, Variable, current_or_none
 from . import devices, environment, processes
+from .concurrent_weak_set import ConcurrentWeakSet
 from .pieces import BlockRange, Blocks, Capture
 from .pool import Pool, thread_count
 from .process import process
@@ -80,11 +80,11 @@ class Session:
         self.seed = int.from_bytes(os.urandom(8), "little") >> 1 if process.seed is None else process.seed
         self.store = Store(self.seed, process.lock)
         self.build_lock = threading.RLock()  # held while jobs are traced, which shares out variables among them
-        self._declared: WeakSet[Job] = WeakSet()  # those that were replaced, too
+        self._declared: ConcurrentWeakSet[Job] = ConcurrentWeakSet()  # those that were replaced, too
         self._names_of: dict[str, frozenset[str]] = {}  # by job: the variables of its last declaration that was traced
         self._random: dict[str, Cell] = {}
         self._pipelines: dict[str, HostPipeline] = {}
-        self._all_pipelines: WeakSet[HostPipeline] = WeakSet()  # those of jobs that were replaced, too
+        self._all_pipelines: ConcurrentWeakSet[HostPipeline] = ConcurrentWeakSet()  # those of jobs that were replaced, too
         self._positions: dict[str, Any] = {}  # where the readers of jobs that are not built yet go on
         self._pool: Pool | None = None
         self._pool_lock = threading.Lock()
@@ -137,7 +137,7 @@ class Session:
                 raise
             if reset and job.name in self._random:
                 self._random[job.name].value = self._random_value(0)
-            for old in list(self._declared) if reset else ():
+            for old in self._declared if reset else ():
                 replaced = old is not job and self.jobs.get(old.name) is not old
                 if replaced and (old.name == job.name or not forgotten.keys().isdisjoint(old.variable_names)):
                     old.close(f"job {old.name!r} was redefined, and its variables started again; call the new one")
@@ -381,11 +381,11 @@ class Session:
             return
         self._why = why
         process.delivery.drain()
-        for pipeline in list(self._all_pipelines):
+        for pipeline in self._all_pipelines:
             pipeline.close()  # a call that waits for data raises, and lets its lock go
         with self._between_calls():
             self.closed = self.store.is_closed = True
-            for job in list(self._declared):
+            for job in self._declared:
                 job.close(why)
         process.delivery.drain()  # what other threads had submitted meanwhile
         self.stop_threads()
@@ -418,7 +418,7 @@ class Session:
     def after_fork(self) -> None:
         """In a forked child nothing can be called: JAX does not survive a fork. Each call says so."""
         self.store.lock = process.lock
-        for job in list(self._declared):
+        for job in self._declared:
             job.invalidate()
 
     def check_open(self) -> None:
@@ -430,9 +430,9 @@ class Session:
 
 def _compile_again() -> None:
     """Makes the next call of every job compile it for the present settings."""
-    for session in list(process.sessions):
+    for session in process.sessions:
         with session.store.lock:
-            for job in list(session.jobs_declared()):
+            for job in session.jobs_declared():
                 job.invalidate()
 
 

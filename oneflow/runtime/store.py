@@ -14,6 +14,7 @@ from .._base.jax import jax
 from ..errors import ArgumentError
 from ..graph.graph import Variable
 from . import devices, pieces, processes, transfer
+from .concurrent_weak_set import ConcurrentWeakSet
 from .mesh import DeviceMeshes
 from .pieces import BlockRange, Blocks, Piece
 
@@ -63,7 +64,7 @@ class Store:
         self.is_closed = False
         self.seed = seed
         self.meshes = DeviceMeshes()
-        self.prepared: weakref.WeakSet[Any] = weakref.WeakSet()  # what jobs hold of values computed from variables
+        self.prepared: ConcurrentWeakSet[Any] = ConcurrentWeakSet()  # what jobs hold of values computed from variables
 
     def declare(self, variables: Sequence[Variable], storages: Mapping[str, Storage], trains: bool) -> list[str]:
         """Makes cells for new variables. Called with the lock held.
@@ -239,5 +240,5 @@ class Store:
         self.pending.clear()
         for cell in self.cells.values():
             cell.value = None
-        for prepared in list(self.prepared):  # others may be made meanwhile
+        for prepared in self.prepared:
             prepared.forget()

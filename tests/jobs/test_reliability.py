@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 
 import numpy as np
 import pytest
@@ -443,6 +444,49 @@ def test_sessions_are_cleared_while_other_threads_call():
         for t in threads:
             t.join()
     flow.clear_default_session()
+    assert not errors, errors
+
+
+def test_settings_change_while_other_threads_open_sessions_and_declare_jobs():
+    stop, errors = threading.Event(), []
+
+    def repeated(work):
+        def run():
+            try:
+                while not stop.is_set():
+                    work()
+            except BaseException as error:
+                errors.append(error)
+
+        return run
+
+    def opens():
+        with flow.session():
+            pass
+
+    def declares():
+        def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+            return x
+
+        kept.append(flow.global_function("predict")(job))
+
+    kept = deque(maxlen=300)
+    threads = [threading.Thread(target=repeated(work)) for work in (opens, opens, declares)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for t in threads:
+            t.start()
+        end = time.monotonic() + 3
+        while time.monotonic() < end and not errors:
+            flow.config.find_nonfinite(True)  # all jobs of all sessions are compiled again
+            flow.config.find_nonfinite(False)
+    finally:
+        stop.set()
+        for t in threads:
+            t.join()
+        sys.setswitchinterval(interval)
+        flow.config.find_nonfinite(False)
     assert not errors, errors
 
 

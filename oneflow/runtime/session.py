@@ -122,7 +122,7 @@ class Session:
           VariableConflictError: a job that can still be called declares a variable otherwise; nothing is changed then.
         """
         variables = list(variables)
-        others = [other for other in self.jobs.values() if other is not job]
+        others = [other for other in list(self.jobs.values()) if other is not job]
         used = {name for other in others for name in other.variable_names}
         cells, before = self.store.cells, self._names_of.get(job.name, frozenset())
         with self.store.lock:

@@ -291,8 +291,8 @@ class JobFunction(Prepared, Generic[P, R_co]):
             except StaleExecutableError:
                 continue
             except Exception:
-                if not self._closed:  # meanwhile: whatever has been met then, the next round says so
-                    raise
+                self._check_open()  # the session was closed meanwhile: whatever was met then, that is what to say
+                raise
 
     @property
     def learning_rate(self) -> float | tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""Weak references to what any thread may add, while others look through them: iterating a ``weakref.WeakSet`` fails then."""
+"""Weak references to what any thread may add, while others look through them: iterating over Python's own WeakSet fails then."""
 
 from __future__ import annotations
 

@@ -81,13 +81,6 @@ class Products:
         return y.numpy()
 
     @staticmethod
-    def are_slow(problem: tuple[Any, ...], dtype: Any) -> bool:
-        """Whether the product is left to XLA, as some with few channels in a group are on CPUs without AVX-512."""
-        x, w, _, _, product, epilogue = problem
-        reason = packed.unsupported_reason(x.shape, product, epilogue, w.shape, np.dtype(dtype).name)
-        return reason.startswith("its kernel is a slow one")
-
-    @staticmethod
     def computed(problem: tuple[Any, ...], dtype: Any) -> np.ndarray:
         x, w, offset, residual, product, epilogue = problem
         numbers = x.shape, product, epilogue, w.shape, np.dtype(dtype).name

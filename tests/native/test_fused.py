@@ -54,8 +54,10 @@ def problems(draw: st.DrawFn) -> tuple[Any, ...]:
 
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=problems(), threads=st.integers(1, 3))
-def test_a_product_in_float32(problem: tuple[Any, ...], threads: int, parallel: Any, products: Any) -> None:
-    assume(not products.are_slow(problem, np.float32))
+def test_a_product_in_float32(problem: tuple[Any, ...], threads: int, parallel: Any, products: Any, kernels: str) -> None:
+    x, w, *_, product, epilogue = problem
+    if kernels == "avx2" and epilogue.has_residual:  # oneDNN's kernels there add none in some geometries, which are left to XLA
+        assume("its kernel is a slow one" not in packed.unsupported_reason(x.shape, product, epilogue, w.shape, "float32"))
     with parallel(threads):
         got = products.computed(problem, np.float32)
     np.testing.assert_allclose(got, products.reference(*problem), rtol=2e-5, atol=2e-5)

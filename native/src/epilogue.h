@@ -25,12 +25,56 @@ inline Floats gelu(Floats x) {
   return fma(half, erf, half);
 }
 
+template <Activation kActivation>
+Floats activated(float high, Floats x) {
+  if constexpr (kActivation == Activation::kRelu) return bounded_below(0, x);
+  if constexpr (kActivation == Activation::kClip) return bounded_above(high, bounded_below(0, x));
+  if constexpr (kActivation == Activation::kGelu) return gelu(x);
+  return x;
+}
+
 inline Floats activated(const ProductSpec& s, Floats x) {
   switch (s.activation) {
-    case Activation::kRelu: x = bounded_below(0, x); break;
-    case Activation::kClip: x = bounded_above(s.high, bounded_below(0, x)); break;
-    case Activation::kGelu: x = gelu(x); break;
+    case Activation::kRelu: x = activated<Activation::kRelu>(s.high, x); break;
+    case Activation::kClip: x = activated<Activation::kClip>(s.high, x); break;
+    case Activation::kGelu: x = activated<Activation::kGelu>(s.high, x); break;
     case Activation::kNone: break;
   }
   return s.factor == 1 && s.shift == 0 ? x : fma(x, all(s.factor), all(s.shift));
+}
+
+template <Activation kActivation, bool kHasResidual>
+void finish_as(const Epilogue& after, const float* sums, int64_t step, int64_t row, int64_t rows, int64_t column, int64_t end) {
+  const int64_t columns = after.spec.channels;
+  const float factor = after.spec.factor, shift = after.spec.shift, high = after.spec.high;
+  const bool is_scaled = factor != 1 || shift != 0;
+  for (; column < end; column += kLanes, sums += kLanes) {
+    const Lanes present = first(end - column);
+    const bool is_whole = end - column >= kLanes;
+    const Floats offset = load(after.offset + column, present);
+    const float* residual = kHasResidual ? after.residual + row * columns + column : nullptr;
+    float* to = after.result + row * columns + column;
+    for (int64_t r = 0; r < rows; r++, to += columns) {
+      Floats x = load(sums + r * step) + offset;
+      if (kHasResidual) x = x + (is_whole ? load(residual) : load(residual, present)), residual += columns;
+      x = activated<kActivation>(high, x);
+      if (is_scaled) x = fma(x, all(factor), all(shift));
+      is_whole ? store(to, x) : store(to, present, x);
+    }
+  }
+}
+
+// Rows of the result from `row` on, and columns from `column` to `end`, of whole vectors of sums, rows of which lie `step` apart.
+inline void finish(const Epilogue& after, const float* sums, int64_t step, int64_t row, int64_t rows, int64_t column, int64_t end) {
+  const auto as = [&](auto activation) {
+    constexpr Activation kActivation = decltype(activation)::value;
+    after.residual ? finish_as<kActivation, true>(after, sums, step, row, rows, column, end)
+                   : finish_as<kActivation, false>(after, sums, step, row, rows, column, end);
+  };
+  switch (after.spec.activation) {
+    case Activation::kRelu: return as(std::integral_constant<Activation, Activation::kRelu>());
+    case Activation::kClip: return as(std::integral_constant<Activation, Activation::kClip>());
+    case Activation::kGelu: return as(std::integral_constant<Activation, Activation::kGelu>());
+    case Activation::kNone: return as(std::integral_constant<Activation, Activation::kNone>());
+  }
 }

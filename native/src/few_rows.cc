@@ -1,5 +1,7 @@
 // Weights are packed into panels: four vectors of columns side by side, which a product reads from front to back into sums that stay in
-// registers. More rows than registers have room for are taken in blocks, which find the panel in a cache. Missing columns of the last panel are zeros.
+// registers. More rows than registers have room for are taken in blocks, one after another for some rows of the panel, which stay in the first
+// cache meanwhile; the rows behind are asked for, because the processor does not look as far ahead by itself. Missing columns of the last panel
+// are zeros.
 
 #include "few_rows.h"
 
@@ -13,39 +15,27 @@ namespace native {
 namespace {
 
 constexpr int64_t kMaxRows = 8, kMaxSize = int64_t{1} << 24;  // of columns, and of what is summed over
-constexpr int64_t kVectors = 4;                                               // of a panel
-constexpr size_t kParallelBytes = 1 << 20;                                    // of weights, from which on all threads read them
+constexpr int64_t kVectors = 4;                               // of a panel
+constexpr int64_t kSharedDepth = 32, kAhead = 64;             // rows of a panel: that blocks share, and that a single one looks ahead
+constexpr size_t kParallelBytes = 1 << 20;                    // of weights, from which on all threads read them
 
 int64_t panel_width() { return kVectors * lanes(); }
 int64_t panels_of(const ProductSpec& s) { return (s.channels + panel_width() - 1) / panel_width(); }
-size_t packed_bytes(const ProductSpec& s) { return static_cast<size_t>(panels_of(s) * panel_width() * s.input[1]) * sizeof(float); }
+size_t packed_bytes(const ProductSpec& s) { return static_cast<size_t>(panels_of(s) * panel_width() * s.depth()) * sizeof(float); }
 
-// What is computed of the sums, and where.
 struct Call {
-  const ProductSpec& spec;
-  const float *data, *weights, *offset, *residual;
-  float* result;
+  const float *data, *weights;
+  int64_t depth;
+  Epilogue after;
 };
 
-// Blocks of rows of the result, in the columns of one panel: `multiply[i]` of i + 1 rows, up to `most_rows`.
+// `multiply[i]`: i + 1 rows of the result, all that there are, in the columns of one panel.
 struct Kernels {
-  int64_t most_rows;
-  void (*multiply[6])(const Call&, int64_t row, int64_t panel);
+  void (*multiply[kMaxRows])(const Call&, int64_t panel);
 };
 
 #define KERNELS "few_rows_kernels.h"
 #include "each_isa.h"
-
-void multiply(const Call& call, int64_t begin, int64_t end) {  // of these panels
-  const Kernels& kernels = for_this_cpu(avx2::kKernels, avx512::kKernels);
-  const int64_t rows = call.spec.input[0], blocks = (rows + kernels.most_rows - 1) / kernels.most_rows;
-  for (; begin < end; begin++) {
-    for (int64_t i = 0; i < blocks; i++) {
-      const int64_t first = rows * i / blocks, next = rows * (i + 1) / blocks;
-      kernels.multiply[next - first - 1](call, first, begin);
-    }
-  }
-}
 
 class FewRows final : public Operation {
  public:
@@ -62,9 +52,13 @@ class FewRows final : public Operation {
 
   void run(void* const* operands, Scratch&) const override {
     const auto array = [&](int i) { return static_cast<float*>(operands[i]); };
-    const Call call{spec_, array(0), array(1), array(2), spec_.has_residual ? array(3) : nullptr, array(3 + spec_.has_residual)};
-    if (threads_ == 1) return multiply(call, 0, panels_of(spec_));
-    thread_pool::parallel_for(panels_of(spec_), threads_, [&](int64_t begin, int64_t end) { multiply(call, begin, end); });
+    float* residual = spec_.has_residual ? array(3) : nullptr;
+    const Call call{array(0), array(1), spec_.depth(), {spec_, array(2), residual, array(3 + spec_.has_residual)}};
+    const auto multiply = for_this_cpu(avx2::kKernels, avx512::kKernels).multiply[spec_.rows() - 1];
+    thread_pool::on_threads(threads_, [&](int64_t thread) {
+      const int64_t panels = panels_of(spec_), end = panels * (thread + 1) / threads_;
+      for (int64_t panel = panels * thread / threads_; panel < end; panel++) multiply(call, panel);
+    });
   }
 
  private:
@@ -82,8 +76,8 @@ class FewRowsPack final : public Operation {
   void run(void* const* operands, Scratch&) const override {
     const auto* weights = static_cast<const float*>(operands[0]);
     auto* packed = static_cast<float*>(operands[1]);
-    const int64_t depth = spec_.input[1], columns = spec_.channels;
-    const int64_t row = spec_.weight_strides[0], column = spec_.weight_strides[1];
+    const int64_t depth = spec_.depth(), columns = spec_.channels;
+    const int64_t row = spec_.weights_are_transposed() ? 1 : columns, column = spec_.weights_are_transposed() ? depth : 1;
     const int64_t width = panel_width();
     for (int64_t first = 0; first < columns; first += width) {
       const int64_t present = std::min(width, columns - first);
@@ -103,7 +97,7 @@ class FewRowsPack final : public Operation {
 
 bool has_few_rows(const ProductSpec& s) {
   const bool is_float32 = s.input_type == dt::f32 && s.output_type == dt::f32;
-  const bool fits = !s.is_conv && s.input[0] <= kMaxRows && s.input[1] <= kMaxSize && s.channels <= kMaxSize;
+  const bool fits = s.is_plain() && s.rows() <= kMaxRows && s.depth() <= kMaxSize && s.channels <= kMaxSize;
   return runs_kernels(false) && is_float32 && fits;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gemm_shape.h"
+#include "product_spec.h"
 #include "scratch.h"
 
 namespace native {
@@ -13,21 +14,34 @@ class PackedGemm {
   static bool can(const GemmShape& shape);
   static bool is_fast(const GemmShape& shape);
 
-  PackedGemm(const GemmShape& shape, int threads);
+  // `has_packed_b`: B is packed once, before the calls.
+  PackedGemm(const GemmShape& shape, int threads, bool has_packed_b = false);
 
   std::string name() const { return "packed:" + isa_name(false); }
   size_t scratch_size() const;
   void run(const float* a, const float* b, float* c, Scratch& scratch) const;
 
+  // Where B is packed before: the size of all of it in bytes, and a call, which has no batch.
+  size_t packed_size() const;
+  void pack(const float* b, float* packed) const;
+  void run(const float* a, const float* packed, const Epilogue& after, Scratch& scratch) const;
+
  private:
+  struct Operands {
+    const float *a, *b;
+    float* c;
+    const Epilogue* after;  // what follows the sums; null: nothing
+  };
+
+  void run(const Operands& first, Scratch& scratch) const;
   // A part of one product: some rows and columns of C.
-  void multiply(const float* a, const float* b, float* c, int64_t row, int64_t last_row, int64_t column, int64_t last_column,
-                float* packed) const;
+  void multiply(const Operands& operands, int64_t row, int64_t last_row, int64_t column, int64_t last_column, float* packed) const;
   size_t packed_a() const;  // numbers
   size_t packed_b() const;
 
   GemmShape shape_;
   int threads_;
+  bool has_packed_b_;
   int64_t down_ = 1, across_ = 1;  // parts of a product
 };
 

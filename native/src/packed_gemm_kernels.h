@@ -1,5 +1,7 @@
 // Of packed_gemm.cc, for each instruction set (each_isa.h).
 
+#include "epilogue.h"
+
 constexpr int kMostRows = 6, kVectors = kLanes == 16 ? 4 : 2;  // of sums in registers
 constexpr int64_t kTile = kVectors * kLanes;
 
@@ -64,25 +66,41 @@ void pack_columns(const GemmShape& s, const float* b, int64_t column, int64_t co
   }
 }
 
-template <int kRows, int kColumns>
-void multiply(const float* a, const float* b, int64_t b_step, int64_t depth, float* c, int64_t c_step, int64_t columns, bool adds) {
+// `kHasNext`: B was packed before, and comes from memory.
+template <int kRows, int kColumns, bool kHasNext>
+void multiply(const float* a, const float* b, int64_t b_step, int64_t depth, float* c, int64_t c_step, int64_t columns, bool adds,
+              const Next* next) {
   for (int r = 0; r < kRows; r++) {
     _mm_prefetch(reinterpret_cast<const char*>(c + r * c_step), _MM_HINT_T0);
     _mm_prefetch(reinterpret_cast<const char*>(c + r * c_step + kColumns * kLanes - 1), _MM_HINT_T0);
   }
+  const char* ahead = kHasNext ? next->ahead : nullptr;
+  const int64_t ahead_step = kHasNext ? next->step : 0;
   Floats sums[kRows][kColumns];
   for (auto& of_row : sums) {
     for (auto& sum : of_row) sum = zero();
   }
   for (int64_t i = 0; i < depth; i++, a += kRows, b += b_step) {
-    Floats row[kColumns];
-    for (int v = 0; v < kColumns; v++) row[v] = load(b + kLanes * v);
+    Floats of_b[kColumns];
+    for (int v = 0; v < kColumns; v++) of_b[v] = load(b + kLanes * v);
+    if (kHasNext) _mm_prefetch(ahead, _MM_HINT_T0), ahead += ahead_step;
     for (int r = 0; r < kRows; r++) {
       const Floats one = all(a[r]);
-      for (int v = 0; v < kColumns; v++) sums[r][v] = fma(one, row[v], sums[r][v]);
+      for (int v = 0; v < kColumns; v++) sums[r][v] = fma(one, of_b[v], sums[r][v]);
     }
   }
   const Lanes last = first(columns - (kColumns - 1) * kLanes);
+  if (kHasNext && next->after) {
+    alignas(64) float all_sums[kRows][kColumns * kLanes];
+    for (int r = 0; r < kRows; r++, c += c_step) {
+      for (int v = 0; v < kColumns; v++) {
+        const Floats before = !adds ? zero() : v < kColumns - 1 ? load(c + kLanes * v) : load(c + kLanes * v, last);
+        store(all_sums[r] + kLanes * v, before + sums[r][v]);
+      }
+    }
+    const int64_t end = next->column + std::min<int64_t>(columns, kColumns * kLanes);
+    return finish(*next->after, all_sums[0], kColumns * kLanes, next->row, kRows, next->column, end);
+  }
   for (int r = 0; r < kRows; r++, c += c_step) {
     for (int v = 0; v < kColumns - 1; v++) store(c + kLanes * v, adds ? load(c + kLanes * v) + sums[r][v] : sums[r][v]);
     float* to = c + (kColumns - 1) * kLanes;
@@ -91,13 +109,16 @@ void multiply(const float* a, const float* b, int64_t b_step, int64_t depth, flo
   }
 }
 
-template <int... kRows>
-constexpr Kernels table_of(std::integer_sequence<int, kRows...>) {
+template <bool kHasNext, int... kRows>
+constexpr Products products_of(std::integer_sequence<int, kRows...>) {
   if constexpr (kVectors == 2) {
-    return {kMostRows, kTile, pack_rows, pack_columns, {{multiply<kRows + 1, 1>...}, {multiply<kRows + 1, 2>...}}};
+    return {{{multiply<kRows + 1, 1, kHasNext>...}, {multiply<kRows + 1, 2, kHasNext>...}}};
   } else {
-    return {kMostRows, kTile, pack_rows, pack_columns,
-            {{multiply<kRows + 1, 1>...}, {multiply<kRows + 1, 2>...}, {multiply<kRows + 1, 3>...}, {multiply<kRows + 1, 4>...}}};
+    return {{{multiply<kRows + 1, 1, kHasNext>...},
+            {multiply<kRows + 1, 2, kHasNext>...},
+            {multiply<kRows + 1, 3, kHasNext>...},
+            {multiply<kRows + 1, 4, kHasNext>...}}};
   }
 }
-constexpr Kernels kKernels = table_of(std::make_integer_sequence<int, kMostRows>());
+constexpr std::make_integer_sequence<int, kMostRows> kRowCounts;
+constexpr Kernels kKernels{kMostRows, kTile, pack_rows, pack_columns, {products_of<false>(kRowCounts), products_of<true>(kRowCounts)}};

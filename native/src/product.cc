@@ -11,6 +11,7 @@
 
 #include "few_rows.h"
 #include "integer_product.h"
+#include "packed_product.h"
 #include "winograd.h"
 
 namespace native {
@@ -181,6 +182,7 @@ std::unique_ptr<Operation> make_product(SpecReader reader, thread_pool::Settings
   if (has_few_rows(spec)) return make_few_rows(spec, settings);
   if (is_for_winograd(spec)) return make_winograd(spec, settings);
   if (is_for_integers(spec)) return make_integer_product(spec, settings);
+  if (is_for_packed_gemm(spec)) return make_packed_product(spec, settings);
   return std::make_unique<Product>(spec, settings, describe_only);
 }
 
@@ -189,6 +191,7 @@ std::unique_ptr<Operation> make_pack(SpecReader reader, thread_pool::Settings se
   if (has_few_rows(spec)) return make_few_rows_pack(spec);
   if (is_for_winograd(spec)) return make_winograd_pack(spec, settings);
   if (is_for_integers(spec)) return make_integer_pack(spec);
+  if (is_for_packed_gemm(spec)) return make_packed_product_pack(spec);
   return std::make_unique<Pack>(spec, settings, describe_only);
 }
 

@@ -56,6 +56,17 @@ struct ProductSpec {
 
   dims vector() const { return is_conv ? dims{channels} : dims{1, channels}; }
 
+  // Whether it is a product of two matrices: of rows, or of pixels, each of which is multiplied with all weights.
+  bool is_plain() const {
+    const auto all = [](const dims& sizes, int64_t size) { return std::all_of(sizes.begin(), sizes.end(), [=](int64_t each) { return each == size; }); };
+    return !is_conv || (groups == 1 && element_count(weights) == element_count({channels, input[1]}) && all(strides, 1) &&
+                        all(pad_low, 0) && all(pad_high, 0));
+  }
+  // Of such a product.
+  int64_t rows() const { return static_cast<int64_t>(element_count(output)) / channels; }
+  int64_t depth() const { return input[1]; }
+  bool weights_are_transposed() const { return is_conv || weight_strides[0] == 1; }  // in memory: (channels, depth)
+
   bool is_conv, has_residual;
   dt input_type, output_type;
   Activation activation;
@@ -98,6 +109,13 @@ struct ProductSpec {
     input = {m, k}, weights = {k, n}, output = {m, n};
     input_strides = {k, 1}, output_strides = {n, 1}, weight_strides = is_transposed ? dims{1, k} : dims{n, 1};
   }
+};
+
+// What follows the sums of a call: what it reads, and where it writes.
+struct Epilogue {
+  const ProductSpec& spec;
+  const float *offset, *residual;  // no residual: null
+  float* result;
 };
 
 }  // namespace native

@@ -78,7 +78,7 @@ class Products:
             y = torch.nn.functional.gelu(y)
         elif epilogue.activation == "bound":
             y = torch.clamp(y, epilogue.low, epilogue.high)
-        return y.numpy()
+        return (y * epilogue.factor + epilogue.shift).numpy()
 
     @staticmethod
     def computed(problem: tuple[Any, ...], dtype: Any) -> np.ndarray:

@@ -77,26 +77,36 @@ def test_a_product_in_bfloat16(problem: tuple[Any, ...], native_part: Any, produ
 
 
 @st.composite
-def few_rows(draw: st.DrawFn) -> tuple[Any, ...]:
-    """Matrix products of up to 9 rows; the last of them is oneDNN's."""
+def plain_products(draw: st.DrawFn) -> tuple[Any, ...]:
+    """Products of matrices, and convolutions that are such products: windows of one element."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    rows, fan, out = draw(st.integers(1, 9)), draw(st.integers(1, 300)), draw(st.integers(1, 300))
-    epilogue = Epilogue(False, draw(st.booleans()), draw(st.sampled_from(["", "rectify", "gate", "bound"])), high=2.0)
-    x, w, offset = (rng.normal(size=size).astype(np.float32) for size in ((rows, fan), (out, fan), (out,)))
-    residual = rng.normal(size=(rows, out)).astype(np.float32) if epilogue.has_residual else None
-    return x, w / np.float32(math.sqrt(fan)), offset, residual, IntegerProduct(None, (0, 1)), epilogue
+    rows, fan, out = draw(st.integers(1, 9) | st.integers(10, 384)), draw(st.integers(1, 600)), draw(st.integers(1, 300))
+    n = draw(st.integers(0, 2))
+    size = draw(st.integers(1, 4)) if n else 1
+    space = (size, *[max(rows // size, 1)] * (n - 1))
+    strides, padding = ((1,) * n, ((0, 0),) * n) if n else ((), ())
+    activation = draw(st.sampled_from(["", "rectify", "gate", "bound"]))
+    factor, shift = draw(st.sampled_from([(1.0, 0.0), (0.5, 2.0)]))
+    epilogue = Epilogue(False, draw(st.booleans()), activation, factor, shift, high=2.0)
+    x = rng.normal(size=(max(rows // math.prod(space), 1), *space[:n], fan)).astype(np.float32)
+    w, offset = (rng.normal(size=shape).astype(np.float32) for shape in ((out, *[1] * n, fan), (out,)))
+    product = IntegerProduct(None, tuple(range(n + 2)), strides, strides, padding)
+    residual = rng.normal(size=(*x.shape[:-1], out)).astype(np.float32) if epilogue.has_residual else None
+    return x, w / np.float32(math.sqrt(fan)), offset, residual, product, epilogue
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(problem=few_rows(), threads=st.integers(1, 3))
-def test_a_product_of_few_rows(problem: tuple[Any, ...], threads: int, parallel: Any, products: Any, kernels: str) -> None:
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=plain_products(), threads=st.integers(1, 3))
+def test_a_product_of_matrices(problem: tuple[Any, ...], threads: int, parallel: Any, products: Any, kernels: str) -> None:
     x, w, *_, product, epilogue = problem
-    assume(len(x) <= 8 or kernels != "avx2")  # oneDNN has no kernel for it there
+    rows = math.prod(x.shape[:-1])
     with parallel(threads):
         got = products.computed(problem, np.float32)
         name = packed.kernel_name(x.shape, product, epilogue, w.shape, "float32")
     np.testing.assert_allclose(got, products.reference(*problem), rtol=2e-5, atol=2e-5)
-    assert (name == _native.FEW_ROWS) == (len(x) <= 8)
+    assert (name == _native.FEW_ROWS) == (rows <= 8)
+    if kernels == "avx2" and 8 < rows <= 384:
+        assert name == "packed:avx2"
 
 
 def test_gelu_of_few_rows_is_exact_far_from_zero(products: Any) -> None:
@@ -124,10 +134,11 @@ def test_windows_of_one_element_that_skip_pixels(
     np.testing.assert_allclose(got, products.reference(*problem), rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("rows", [2, 7, 20])
 @pytest.mark.parametrize("activation", ["rectify", "bound", "gate"])
-def test_a_product_of_few_rows_passes_on_what_is_not_finite(activation: str, products: Any) -> None:
+def test_a_product_passes_on_what_is_not_finite(activation: str, rows: int, products: Any) -> None:
     """In its own column and no other one; columns beyond the last panel's end are not read."""
-    x, w, offset = np.ones((2, 4), np.float32), np.ones((70, 4), np.float32), np.zeros(70, np.float32)
+    x, w, offset = np.ones((rows, 4), np.float32), np.ones((70, 4), np.float32), np.zeros(70, np.float32)
     offset[[3, 65]] = np.nan
     w[69, 1] = np.inf
     epilogue = Epilogue(False, False, activation, low=0.0, high=3.0)

@@ -1,7 +1,7 @@
 // Weights are packed into panels: four vectors of columns side by side, which a product reads from front to back into sums that stay in
-// registers. More rows than registers have room for are taken in blocks, one after another for some rows of the panel, which stay in the first
-// cache meanwhile; the rows behind are asked for, because the processor does not look as far ahead by itself. Missing columns of the last panel
-// are zeros.
+// registers. Rows of data that registers have no room for at once are taken in blocks, one after another for some rows of the panel, which
+// stay in the first cache meanwhile. What comes next is asked for: while a block is multiplied by what the cache has, nothing else would be
+// read from memory. Missing columns of the last panel are zeros.
 
 #include "few_rows.h"
 

@@ -46,35 +46,6 @@ struct Call {
   bool is_plain;  // without an activation, or one that is in the range of the result
 };
 
-// Which elements a pixel of the result reads.
-struct Window {
-  Window(const Windows& windows, int64_t pixel) : input(windows.input), kernel(windows.kernel) {
-    const auto& output = windows.output;
-    const int64_t line = pixel / output[2];
-    sample = line / (output[0] * output[1]);
-    axes[0] = elements_of(windows, 0, line / output[1] % output[0]), axes[1] = elements_of(windows, 1, line % output[1]);
-    axes[2] = elements_of(windows, 2, pixel % output[2]);
-  }
-
-  // Calls visit(pixel, tap, count) for each row of elements: the first one, and its tap.
-  template <class Visit>
-  void for_rows(const Visit& visit) const {
-    const auto& [a, b, c] = axes;
-    for (int64_t i = 0; i < a.count; i++) {
-      for (int64_t j = 0; j < b.count; j++) {
-        const int64_t line = (sample * input[0] + a.index + i * a.index_step) * input[1] + b.index + j * b.index_step;
-        visit(line * input[2] + c.index, ((a.position + i) * kernel[1] + b.position + j) * kernel[2] + c.position, c.count);
-      }
-    }
-  }
-
-  bool is_whole() const { return axes[0].count == kernel[0] && axes[1].count == kernel[1] && axes[2].count == kernel[2]; }
-
-  const Windows::Sizes &input, &kernel;
-  int64_t sample;
-  Reach axes[3];
-};
-
 struct Kernels {
   int64_t most_rows;
   void (*widen)(const uint8_t* from, int64_t count, int16_t* to);
@@ -89,24 +60,9 @@ struct Kernels {
 
 const Kernels& kernels() { return for_this_cpu(avx2::kKernels, avx512::kKernels); }
 
-Windows windows_for(const ProductSpec& s) {
-  Windows w{s.is_conv ? s.input[0] : 1, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}};
-  if (!s.is_conv) {
-    w.input[2] = w.output[2] = s.input[0];
-    return w;
-  }
-  const size_t n = s.strides.size();
-  for (size_t i = 0; i < n; i++) {
-    const size_t axis = Windows::kAxes - n + i;
-    w.input[axis] = s.input[2 + i], w.output[axis] = s.output[2 + i], w.kernel[axis] = s.weights[s.weights.size() - n + i];
-    w.strides[axis] = s.strides[i], w.dilations[axis] = s.dilations[i] + 1, w.pads[axis] = s.pad_low[i];
-  }
-  return w;
-}
-
 class IntegerProduct final : public Operation {
  public:
-  IntegerProduct(const ProductSpec& s, const thread_pool::Settings& settings) : spec_(s), windows_(windows_for(s)) {
+  IntegerProduct(const ProductSpec& s, const thread_pool::Settings& settings) : spec_(s), windows_(s.windows()) {
     threads_ = settings.threads_for(s.flops());
     rows_ = windows_.samples * Windows::product(windows_.output), step_ = 2 * pairs_of(s);
     shares_rows_ = rows_ >= kLeastRows * threads_;

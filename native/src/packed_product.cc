@@ -1,4 +1,9 @@
+// A convolution is the product of the matrix of all windows, each a row, and the weights. Windows are written out, unless each is a pixel and
+// all pixels have one.
+
 #include "packed_product.h"
+
+#include <cstring>
 
 #include "packed_gemm.h"
 
@@ -13,9 +18,10 @@ GemmShape shape_of(const ProductSpec& s) {
 class PackedProduct final : public Operation {
  public:
   PackedProduct(const ProductSpec& s, const thread_pool::Settings& settings)
-      : spec_(s), gemm_(shape_of(s), settings.threads_for(s.flops()), true) {
+      : spec_(s), windows_(s.windows()), gemm_(shape_of(s), settings.threads_for(s.flops()), true) {
     threads_ = settings.threads_for(s.flops());
-    scratch_size_ = gemm_.scratch_size();
+    if (!s.is_plain()) matrix_bytes_ = static_cast<size_t>(s.rows() * s.depth()) * sizeof(float);
+    scratch_size_ = aligned(matrix_bytes_) + gemm_.scratch_size();
     const size_t count = element_count(s.output) * sizeof(float);
     operand_bytes_ = {element_count(s.input) * sizeof(float), gemm_.packed_size(), static_cast<size_t>(s.channels) * sizeof(float)};
     if (s.has_residual) operand_bytes_.push_back(count);
@@ -26,13 +32,35 @@ class PackedProduct final : public Operation {
 
   void run(void* const* operands, Scratch& scratch) const override {
     const auto array = [&](int i) { return static_cast<float*>(operands[i]); };
+    const float* data = matrix_bytes_ > 0 ? windows_of(array(0), reinterpret_cast<float*>(scratch.take(matrix_bytes_))) : array(0);
     float* residual = spec_.has_residual ? array(3) : nullptr;
-    gemm_.run(array(0), array(1), {spec_, array(2), residual, array(3 + spec_.has_residual)}, scratch);
+    gemm_.run(data, array(1), {spec_, array(2), residual, array(3 + spec_.has_residual)}, scratch);
   }
 
  private:
+  const float* windows_of(const float* data, float* matrix) const {
+    const int64_t channels = spec_.input[1], depth = spec_.depth();
+    thread_pool::on_threads(threads_, [&](int64_t thread) {
+      const int64_t end = spec_.rows() * (thread + 1) / threads_;
+      for (int64_t pixel = spec_.rows() * thread / threads_; pixel < end; pixel++) {
+        const Window window(windows_, pixel);
+        float* row = matrix + pixel * depth;
+        if (!window.is_whole()) std::fill_n(row, depth, 0.0f);
+        window.for_rows([&](int64_t at, int64_t tap, int64_t count) {
+          for (int64_t i = 0; i < count; i++) {
+            const float* from = data + (at + i * windows_.dilations[2]) * channels;
+            std::memcpy(row + (tap + i) * channels, from, static_cast<size_t>(channels) * sizeof(float));
+          }
+        });
+      }
+    });
+    return matrix;
+  }
+
   ProductSpec spec_;
+  Windows windows_;
   PackedGemm gemm_;
+  size_t matrix_bytes_ = 0;  // of all windows, where the data are not this matrix
 };
 
 class PackedProductPack final : public Operation {
@@ -53,12 +81,13 @@ class PackedProductPack final : public Operation {
 
 }  // namespace
 
-// oneDNN's are about as fast for many rows, but do not add a residual to products of matrices.
+// oneDNN's are about as fast for many rows, and faster where many windows would have to be written out. They add no residual to products of
+// matrices.
 bool is_for_packed_gemm(const ProductSpec& s) {
-  constexpr int64_t kMostRows = 384;
+  constexpr int64_t kMostRows = 512, kMostWindows = 64;
   const bool is_float32 = s.input_type == dt::f32 && s.output_type == dt::f32;
-  if (isa() != Isa::kAvx2 || !is_float32 || !s.is_plain()) return false;
-  return s.rows() <= kMostRows || (s.has_residual && !s.is_conv);
+  if (isa() != Isa::kAvx2 || !is_float32 || s.groups > 1) return false;
+  return s.rows() <= (s.depth() == s.input[1] ? kMostRows : kMostWindows) || (s.has_residual && !s.is_conv);
 }
 
 std::unique_ptr<Operation> make_packed_product(const ProductSpec& spec, const thread_pool::Settings& settings) {

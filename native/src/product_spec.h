@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "operation.h"
+#include "windows.h"
 
 namespace native {
 
@@ -54,17 +55,30 @@ struct ProductSpec {
     return made;
   }
 
+  Windows windows() const {  // of a product of matrices: each row is a pixel
+    Windows w{is_conv ? input[0] : 1, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}};
+    if (!is_conv) w.input[2] = w.output[2] = input[0];
+    for (size_t i = 0; i < strides.size(); i++) {
+      const size_t axis = Windows::kAxes - strides.size() + i;
+      w.input[axis] = input[2 + i], w.output[axis] = output[2 + i], w.kernel[axis] = weights[weights.size() - strides.size() + i];
+      w.strides[axis] = strides[i], w.dilations[axis] = dilations[i] + 1, w.pads[axis] = pad_low[i];
+    }
+    return w;
+  }
+
   dims vector() const { return is_conv ? dims{channels} : dims{1, channels}; }
 
   // Whether it is a product of two matrices: of rows, or of pixels, each of which is multiplied with all weights.
   bool is_plain() const {
-    const auto all = [](const dims& sizes, int64_t size) { return std::all_of(sizes.begin(), sizes.end(), [=](int64_t each) { return each == size; }); };
-    return !is_conv || (groups == 1 && element_count(weights) == element_count({channels, input[1]}) && all(strides, 1) &&
+    const auto all = [](const dims& sizes, int64_t size) {
+      return std::all_of(sizes.begin(), sizes.end(), [=](int64_t each) { return each == size; });
+    };
+    return !is_conv || (groups == 1 && depth() == input[1] && all(strides, 1) &&
                         all(pad_low, 0) && all(pad_high, 0));
   }
-  // Of such a product.
+  // What each of the rows, or pixels, of the result is a sum of, without groups.
   int64_t rows() const { return static_cast<int64_t>(element_count(output)) / channels; }
-  int64_t depth() const { return input[1]; }
+  int64_t depth() const { return static_cast<int64_t>(element_count(weights)) / channels; }
   bool weights_are_transposed() const { return is_conv || weight_strides[0] == 1; }  // in memory: (channels, depth)
 
   bool is_conv, has_residual;

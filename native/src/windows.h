@@ -40,6 +40,35 @@ inline Reach windows_of(const Windows& w, int axis, int64_t index) {
   return {std::min(count, last + 1), last, -1, position, step};
 }
 
+// The elements that a pixel of the output reads.
+struct Window {
+  Window(const Windows& windows, int64_t pixel) : input(windows.input), kernel(windows.kernel) {
+    const auto& output = windows.output;
+    const int64_t line = pixel / output[2];
+    sample = line / (output[0] * output[1]);
+    axes[0] = elements_of(windows, 0, line / output[1] % output[0]), axes[1] = elements_of(windows, 1, line % output[1]);
+    axes[2] = elements_of(windows, 2, pixel % output[2]);
+  }
+
+  // Calls visit(pixel, tap, count) for each row of elements: the first one, and its tap.
+  template <class Visit>
+  void for_rows(const Visit& visit) const {
+    const auto& [a, b, c] = axes;
+    for (int64_t i = 0; i < a.count; i++) {
+      for (int64_t j = 0; j < b.count; j++) {
+        const int64_t line = (sample * input[0] + a.index + i * a.index_step) * input[1] + b.index + j * b.index_step;
+        visit(line * input[2] + c.index, ((a.position + i) * kernel[1] + b.position + j) * kernel[2] + c.position, c.count);
+      }
+    }
+  }
+
+  bool is_whole() const { return axes[0].count == kernel[0] && axes[1].count == kernel[1] && axes[2].count == kernel[2]; }
+
+  const Windows::Sizes &input, &kernel;
+  int64_t sample;
+  Reach axes[3];
+};
+
 // Calls visit(pixel, pixels, positions, count) for each pixel of the rows [begin, end) of the output, or of the input: the pixels of
 // the other array that belong to it, and the numbers of their positions in the window, which ascend. Allocates nothing: it runs on
 // threads, where no error can be thrown.

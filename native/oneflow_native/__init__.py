@@ -38,7 +38,7 @@ class Library:
             ctypes.CDLL(os.path.join(HERE, name)) for name in ("libofpool.so", "libofdnnl.so", "libofnative.so")
         )
         self._pool.oneflow_min_parallel_work.restype = ctypes.c_double
-        self._pool.oneflow_moves.restype = ctypes.c_long
+        self._pool.oneflow_moves.restype = self._pool.oneflow_taken_over.restype = ctypes.c_long
         self.threads = threads
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._calls.oneflow_ffi_version(ctypes.byref(major), ctypes.byref(minor))
@@ -68,6 +68,11 @@ class Library:
     def moves(self) -> int:
         """How often a thread of a call that waited for a busy core went on on that of the call's first thread, so far."""
         return int(self._pool.oneflow_moves())
+
+    @property
+    def taken_over(self) -> int:
+        """How often the first thread of a call has computed the part of one that had not begun when it had ended its own, so far."""
+        return int(self._pool.oneflow_taken_over())
 
     def set_patience(self, seconds: int) -> None:
         """The time that a call which devices make together waits for the last of them, 600 seconds at first."""

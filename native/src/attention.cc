@@ -187,8 +187,8 @@ class AttentionBase : public Operation {
   AttentionBase(const AttentionSpec& spec, const thread_pool::Settings& settings, int products) : s_(spec) {
     check_isa(is_bf16());
     kernels_ = for_this_cpu(avx2::choose, avx512::choose)(is_bf16());
-    threads_ = settings.threads_for(s_.flops(products));
     const size_t outer = s_.bytes_of_rows(s_.queries), inner = s_.bytes_of_rows(s_.keys);
+    threads_ = settings.threads_for(s_.flops(products), s_.queries <= kFewQueries ? 2 * inner : 0);
     const auto mask = static_cast<size_t>(s_.mask_size) * sizeof(float);
     const auto statistics = static_cast<size_t>(s_.batch * s_.heads * s_.queries * 2) * sizeof(float);
     operand_bytes_ = {outer, inner, inner, mask, outer, statistics};

@@ -17,7 +17,6 @@ namespace {
 constexpr int64_t kMaxRows = 8, kMaxSize = int64_t{1} << 24;  // of columns, and of what is summed over
 constexpr int64_t kVectors = 4;                               // of a panel
 constexpr int64_t kSharedDepth = 32, kAhead = 64;             // rows of a panel: that blocks share, and that a single one looks ahead
-constexpr size_t kParallelBytes = 1 << 20;                    // of weights, from which on all threads read them
 
 int64_t panel_width() { return kVectors * lanes(); }
 int64_t panels_of(const ProductSpec& s) { return (s.channels + panel_width() - 1) / panel_width(); }
@@ -41,8 +40,7 @@ class FewRows final : public Operation {
  public:
   FewRows(const ProductSpec& s, const thread_pool::Settings& settings) : spec_(s) {
     const size_t count = element_count(s.output) * sizeof(float), packed = packed_bytes(s);
-    const int most = settings.threads_for(std::max(s.flops(), packed < kParallelBytes ? 0 : settings.min_parallel_work));
-    threads_ = static_cast<int>(std::min<int64_t>(most, panels_of(s)));
+    threads_ = static_cast<int>(std::min<int64_t>(settings.threads_for(s.flops(), packed), panels_of(s)));
     operand_bytes_ = {element_count(s.input) * sizeof(float), packed, static_cast<size_t>(s.channels) * sizeof(float)};
     if (s.has_residual) operand_bytes_.push_back(count);
     operand_bytes_.push_back(count);

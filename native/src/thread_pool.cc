@@ -20,7 +20,7 @@ constexpr int kMaxPools = 16;
 constexpr int kSpins = 1500;              // some 20 microseconds: two regions of one convolution are hardly further apart
 constexpr long kFirstCheck = 50'000, kLastCheck = 800'000;  // nanoseconds between looks at a worker that is late
 constexpr int kMovesUnseen = 32;  // of workers that are late, after one that was seen waiting for its core
-constexpr double kMinParallelWork = 3e6;  // some 14 microseconds of one thread; to wake another costs half of that
+constexpr double kMinParallelWork = 1.5e6;  // 7 to 15 microseconds of one thread; another is woken in two, and may be late: see take_over
 constexpr size_t kStackSize = 8 << 20;
 
 using Region = void (*)(void*);  // the body of a parallel region
@@ -59,6 +59,7 @@ struct Pool;
 struct alignas(128) Worker {
   Pool* pool = nullptr;
   std::atomic<uint32_t> regions{0};  // that it was given, so far
+  std::atomic<uint32_t> begun{0};    // of these, by it or by the caller: whoever raises this computes its part
   std::atomic<uint32_t> ended{0};    // of these
   std::atomic<int> tid{0};           // the system's number of the thread; 0 until it has begun
   std::atomic<int> core{-1};         // where it worked last
@@ -83,6 +84,7 @@ struct Process {
   std::atomic<double> min_parallel_work{kMinParallelWork};
   std::atomic<unsigned> waiting{0};  // callers that found no free pool, so far
   std::atomic<long> moves{0};        // of workers that waited for their core to that of their caller, so far
+  std::atomic<long> taken_over{0};   // parts of workers that their caller computed, so far
   std::atomic<int> calls_on[CPU_SETSIZE]{};  // cores on which calls of programs on several devices began that have not ended
   Pool pools[kMaxPools];             // the first alone, except for calls of programs that run on several devices
 };
@@ -181,6 +183,31 @@ void wait_for_workers(Pool& pool, int num_threads) {
   }
 }
 
+// Whether the part of a worker is ours to compute: that of its region number `region`, from 0 on.
+bool begins(Worker& worker, uint32_t region) {
+  return worker.begun.compare_exchange_strong(region, region + 1, std::memory_order_acq_rel);
+}
+
+void end_part(Pool& pool, Worker& worker, uint32_t region) {
+  worker.ended.store(region + 1, std::memory_order_release);
+  if (pool.running.fetch_sub(1, std::memory_order_acq_rel) == 1) wake_all(pool.running);
+}
+
+// The caller has computed its own part. A worker that has not begun meanwhile is being woken, or has no core: it may take longer than
+// its part. A part that waits for others at a barrier has begun, or the caller would be waiting there, too.
+void take_over(Pool& pool, int num_threads) {
+  for (int i = 1; i < num_threads; i++) {
+    Worker& worker = pool.workers[i];
+    const uint32_t region = worker.regions.load(std::memory_order_relaxed) - 1;
+    if (!begins(worker, region)) continue;
+    process().taken_over.fetch_add(1, std::memory_order_relaxed);
+    self.thread_num = i;
+    pool.region(pool.argument);
+    end_part(pool, worker, region);
+  }
+  self.thread_num = 0;
+}
+
 void* work(void* argument) {
   Worker& worker = *static_cast<Worker*>(argument);
   Pool& pool = *worker.pool;
@@ -189,14 +216,14 @@ void* work(void* argument) {
   worker.tid.store(static_cast<int>(syscall(SYS_gettid)), std::memory_order_relaxed);
   for (uint32_t seen = 0;; seen++) {
     wait_while_equal(worker.regions, seen);
+    if (!begins(worker, seen)) continue;
     self.thread_num = me;
     self.num_threads = self.max_threads = pool.num_threads;
     self.depth = 1;
     pool.region(pool.argument);
     self.depth = 0;
     worker.core.store(sched_getcpu(), std::memory_order_relaxed);
-    worker.ended.store(seen + 1, std::memory_order_release);
-    if (pool.running.fetch_sub(1, std::memory_order_acq_rel) == 1) wake_all(pool.running);
+    end_part(pool, worker, seen);
   }
   return nullptr;
 }
@@ -205,6 +232,7 @@ bool start_worker(Pool& pool, int number) {
   Worker& worker = pool.workers[number];
   worker.pool = &pool;
   worker.regions.store(0, std::memory_order_relaxed);
+  worker.begun.store(0, std::memory_order_relaxed);
   worker.ended.store(0, std::memory_order_relaxed);
   worker.tid.store(0, std::memory_order_relaxed);
   worker.core.store(-1, std::memory_order_relaxed);
@@ -244,9 +272,11 @@ void begin_region(Region region, void* argument, int wanted) {
 }
 
 void end_region() {
-  if (--self.depth > 0) return;
-  if (self.num_threads > 1) wait_for_workers(*self.pool, self.num_threads);
-  self.num_threads = 1;
+  if (self.depth == 1 && self.num_threads > 1) {
+    take_over(*self.pool, self.num_threads);
+    wait_for_workers(*self.pool, self.num_threads);
+  }
+  if (--self.depth == 0) self.num_threads = 1;
 }
 
 // A forked child has none of the workers, and whoever held the lock is not there to release it.
@@ -371,6 +401,7 @@ void oneflow_set_threads(int threads) {
 
 void oneflow_set_min_parallel_work(double flops) { process().min_parallel_work.store(flops, std::memory_order_relaxed); }
 int oneflow_threads() { return thread_pool::settings(1).size; }
+long oneflow_taken_over() { return process().taken_over.load(std::memory_order_relaxed); }
 long oneflow_moves() { return process().moves.load(std::memory_order_relaxed); }
 double oneflow_min_parallel_work() { return thread_pool::settings(1).min_parallel_work; }
 

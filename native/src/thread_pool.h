@@ -8,6 +8,7 @@
 // exception of one library is not caught in another, because each holds a C++ runtime of its own.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace thread_pool {
@@ -16,7 +17,11 @@ struct Settings {
   int size;                  // the most threads that a region may have
   double min_parallel_work;  // floating point operations from which on a call takes all of them, instead of one
 
-  int threads_for(double flops) const { return flops >= min_parallel_work ? size : 1; }
+  // `bytes`: of operands that are read once, from memory, and take longer than the arithmetic.
+  int threads_for(double flops, size_t bytes = 0) const {
+    constexpr size_t kMinParallelBytes = 1 << 17;
+    return flops >= min_parallel_work || bytes >= kMinParallelBytes ? size : 1;
+  }
 };
 
 // For calls of a program that runs on so many devices of this process.
@@ -101,5 +106,6 @@ void oneflow_set_threads(int threads);
 void oneflow_set_min_parallel_work(double flops);
 int oneflow_threads();
 long oneflow_moves();
+long oneflow_taken_over();
 double oneflow_min_parallel_work();
 }

@@ -1,4 +1,4 @@
-// Max pooling of training steps, channels last. The specs are written by oneflow/ops/_native_pool.py.
+// Max pooling, channels last. The specs are written by oneflow/ops/_native_pool.py.
 //
 //   max_pool       x -> y, places
 //   max_pool_grad  places, gradient to y -> gradient to x

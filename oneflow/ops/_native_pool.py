@@ -1,14 +1,13 @@
-"""Max pooling in training steps by the native part: the native lowering of ``max_pool_1d`` .. ``max_pool_3d``.
+"""Max pooling by the native part: the native lowering of ``max_pool_1d`` .. ``max_pool_3d``.
 
-The forward call keeps where each window's first maximum is, so that the gradient need not look for it again. Without a gradient
-XLA computes the op, which it fuses with what is around it.
+The forward call keeps where each window's first maximum is, so that the gradient need not look for it again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -65,13 +64,13 @@ def _refusal(pooling: _Pooling) -> str | None:
     return reason or _native.kernel_refusal("max_pool", pooling.spec())
 
 
-def _differentiable(pooling: _Pooling, define: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """The maxima of x, differentiable in it; ``define`` computes them where no gradient is wanted."""
+def _differentiable(pooling: _Pooling) -> Callable[[Array], Array]:
+    """The maxima of x, differentiable in it."""
     spec, out = pooling.spec(), pooling.out
 
     @jax.custom_vjp
     def maxima(x: Array) -> Array:
-        return define(x)
+        return forward(x)[0]
 
     def forward(x: Array) -> tuple[Array, Array]:
         y, places = _native.call_several("max_pool", spec, [(out, x.dtype), (out, np.uint8)], x)
@@ -84,24 +83,23 @@ def _differentiable(pooling: _Pooling, define: Callable[[Array], Array]) -> Call
     return maxima
 
 
-def native(define: Callable[..., Array]) -> Native:
-    """The native lowering of max pooling, which ``define`` computes by XLA."""
+def _lower(x: Array, **attrs: Any) -> Array:
+    return _differentiable(_Pooling.of(x, attrs))(x)
 
-    def lower(x: Array, **attrs: Any) -> Array:
-        return _differentiable(_Pooling.of(x, attrs), partial(define, **attrs))(x)
 
-    def unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
-        if attrs["channels_first"]:
-            return "its channels are not on the last axis"
-        if all(k <= stride for k, stride in zip(attrs["ksize"], attrs["strides"], strict=True)):
-            return "its windows do not overlap: XLA computes it together with what is around it"
-        refusal = _refusal(_Pooling.of(arrays[0], attrs))
-        if refusal is None and arrays[0].shape[-1] < _FEWEST_CHANNELS:
-            return f"it has fewer than {_FEWEST_CHANNELS} channels, which fill half a vector"
-        return refusal
+def _unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
+    if attrs["channels_first"]:
+        return "its channels are not on the last axis"
+    if all(k <= stride for k, stride in zip(attrs["ksize"], attrs["strides"], strict=True)):
+        return "its windows do not overlap: XLA computes it together with what is around it"
+    refusal = _refusal(_Pooling.of(arrays[0], attrs))
+    if refusal is None and arrays[0].shape[-1] < _FEWEST_CHANNELS:
+        return f"it has fewer than {_FEWEST_CHANNELS} channels, which fill half a vector"
+    return refusal
 
-    def describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
-        kernel = _native.part().library.describe("max_pool", _Pooling.of(arrays[0], attrs).spec())
-        return f"{kernel} where it has a gradient"
 
-    return Native(lower, unsupported_reason, describe, sharded="", narrows=False)
+def _describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
+    return str(_native.part().library.describe("max_pool", _Pooling.of(arrays[0], attrs).spec()))
+
+
+NATIVE = Native(_lower, _unsupported_reason, _describe, sharded="", narrows=False)

@@ -16,7 +16,7 @@ from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, is_half, label, like, where_else_zero
 from ._emit import emit, op, want
 from ._int8 import LARGEST
-from ._native_pool import native
+from ._native_pool import NATIVE
 from ._window import FORMATS, Padding, counts, must_fit, sides, want_format, want_padding, want_positive
 
 Ints = int | Sequence[int]
@@ -207,9 +207,7 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
 
 
 _FACTS: dict[str, Any] = {"batch_inputs": (0,), "channels_last": _channels_last, "autocast": "between", "zeros": "all"}
-_MAX = {
-    n: op(f"max_pool_{n}d", grad=_max_pool_grad, int8=LARGEST, native=native(_max_pool), **_FACTS)(_max_pool) for n in FORMATS
-}
+_MAX = {n: op(f"max_pool_{n}d", grad=_max_pool_grad, int8=LARGEST, native=NATIVE, **_FACTS)(_max_pool) for n in FORMATS}
 _AVERAGE = {n: op(f"avg_pool_{n}d", grad=_avg_pool_grad, **_FACTS)(_avg_pool) for n in FORMATS}
 
 

@@ -71,7 +71,7 @@ class Library:
 
     @property
     def taken_over(self) -> int:
-        """How often the first thread of a call has computed the part of one that had not begun when it had ended its own, so far."""
+        """How often the first thread of a call has also computed the part of one that had not begun by then, so far."""
         return int(self._pool.oneflow_taken_over())
 
     def set_patience(self, seconds: int) -> None:

@@ -70,7 +70,9 @@ class Hub(threading.Thread):
             except OSError as error:
                 self._say_goodbye(messages.encode("refused", why=f"the first process finds no port for JAX: {error}"))
                 return
-            self._relay_all(go)
+            # This process's own member last: should it end the process at once, the others have heard that the run has begun.
+            for _, connection in sorted(self._members.items(), reverse=True):
+                self._send(connection, go)
             while self._members:
                 self._serve(1.0)
         finally:

@@ -33,13 +33,20 @@ Floats activated(float high, Floats x) {
   return x;
 }
 
-inline Floats activated(const ProductSpec& s, Floats x) {
-  switch (s.activation) {
-    case Activation::kRelu: x = activated<Activation::kRelu>(s.high, x); break;
-    case Activation::kClip: x = activated<Activation::kClip>(s.high, x); break;
-    case Activation::kGelu: x = activated<Activation::kGelu>(s.high, x); break;
+// use(activation), with a constant of that type.
+template <class Use>
+auto with_constant(Activation activation, const Use& use) {
+  switch (activation) {
+    case Activation::kRelu: return use(std::integral_constant<Activation, Activation::kRelu>());
+    case Activation::kClip: return use(std::integral_constant<Activation, Activation::kClip>());
+    case Activation::kGelu: return use(std::integral_constant<Activation, Activation::kGelu>());
     case Activation::kNone: break;
   }
+  return use(std::integral_constant<Activation, Activation::kNone>());
+}
+
+inline Floats activated(const ProductSpec& s, Floats x) {
+  x = with_constant(s.activation, [&](auto activation) { return activated<decltype(activation)::value>(s.high, x); });
   return s.factor == 1 && s.shift == 0 ? x : fma(x, all(s.factor), all(s.shift));
 }
 
@@ -66,15 +73,9 @@ void finish_as(const Epilogue& after, const float* sums, int64_t step, int64_t r
 
 // Rows of the result from `row` on, and columns from `column` to `end`, of whole vectors of sums, rows of which lie `step` apart.
 inline void finish(const Epilogue& after, const float* sums, int64_t step, int64_t row, int64_t rows, int64_t column, int64_t end) {
-  const auto as = [&](auto activation) {
+  with_constant(after.spec.activation, [&](auto activation) {
     constexpr Activation kActivation = decltype(activation)::value;
     after.residual ? finish_as<kActivation, true>(after, sums, step, row, rows, column, end)
                    : finish_as<kActivation, false>(after, sums, step, row, rows, column, end);
-  };
-  switch (after.spec.activation) {
-    case Activation::kRelu: return as(std::integral_constant<Activation, Activation::kRelu>());
-    case Activation::kClip: return as(std::integral_constant<Activation, Activation::kClip>());
-    case Activation::kGelu: return as(std::integral_constant<Activation, Activation::kGelu>());
-    case Activation::kNone: return as(std::integral_constant<Activation, Activation::kNone>());
-  }
+  });
 }

@@ -39,23 +39,19 @@ struct Kernels {
 class FewRows final : public Operation {
  public:
   FewRows(const ProductSpec& s, const thread_pool::Settings& settings) : spec_(s) {
-    const size_t count = element_count(s.output) * sizeof(float), packed = packed_bytes(s);
+    const size_t packed = packed_bytes(s);
     threads_ = static_cast<int>(std::min<int64_t>(settings.threads_for(s.flops(), packed), panels_of(s)));
-    operand_bytes_ = {element_count(s.input) * sizeof(float), packed, static_cast<size_t>(s.channels) * sizeof(float)};
-    if (s.has_residual) operand_bytes_.push_back(count);
-    operand_bytes_.push_back(count);
+    operand_bytes_ = s.operand_bytes(packed);
   }
 
   std::string name() const override { return "few rows"; }
 
   void run(void* const* operands, Scratch&) const override {
-    const auto array = [&](int i) { return static_cast<float*>(operands[i]); };
-    float* residual = spec_.has_residual ? array(3) : nullptr;
-    const Call call{array(0), array(1), spec_.depth(), {spec_, array(2), residual, array(3 + spec_.has_residual)}};
+    const auto array = [&](int i) { return static_cast<const float*>(operands[i]); };
+    const Call call{array(0), array(1), spec_.depth(), {spec_, operands}};
     const auto multiply = for_this_cpu(avx2::kKernels, avx512::kKernels).multiply[spec_.rows() - 1];
-    thread_pool::on_threads(threads_, [&](int64_t thread) {
-      const int64_t panels = panels_of(spec_), end = panels * (thread + 1) / threads_;
-      for (int64_t panel = panels * thread / threads_; panel < end; panel++) multiply(call, panel);
+    thread_pool::parallel_for(panels_of(spec_), threads_, [&](int64_t begin, int64_t end) {
+      for (int64_t panel = begin; panel < end; panel++) multiply(call, panel);
     });
   }
 
@@ -94,9 +90,8 @@ class FewRowsPack final : public Operation {
 }  // namespace
 
 bool has_few_rows(const ProductSpec& s) {
-  const bool is_float32 = s.input_type == dt::f32 && s.output_type == dt::f32;
   const bool fits = s.is_plain() && s.rows() <= kMaxRows && s.depth() <= kMaxSize && s.channels <= kMaxSize;
-  return runs_kernels(false) && is_float32 && fits;
+  return runs_kernels(false) && s.is_float32() && fits;
 }
 
 std::unique_ptr<Operation> make_few_rows(const ProductSpec& spec, const thread_pool::Settings& settings) {

@@ -22,27 +22,22 @@ class PackedProduct final : public Operation {
     threads_ = settings.threads_for(s.flops());
     if (!s.is_plain()) matrix_bytes_ = static_cast<size_t>(s.rows() * s.depth()) * sizeof(float);
     scratch_size_ = aligned(matrix_bytes_) + gemm_.scratch_size();
-    const size_t count = element_count(s.output) * sizeof(float);
-    operand_bytes_ = {element_count(s.input) * sizeof(float), gemm_.packed_size(), static_cast<size_t>(s.channels) * sizeof(float)};
-    if (s.has_residual) operand_bytes_.push_back(count);
-    operand_bytes_.push_back(count);
+    operand_bytes_ = s.operand_bytes(gemm_.packed_size());
   }
 
   std::string name() const override { return gemm_.name(); }
 
   void run(void* const* operands, Scratch& scratch) const override {
-    const auto array = [&](int i) { return static_cast<float*>(operands[i]); };
+    const auto array = [&](int i) { return static_cast<const float*>(operands[i]); };
     const float* data = matrix_bytes_ > 0 ? windows_of(array(0), reinterpret_cast<float*>(scratch.take(matrix_bytes_))) : array(0);
-    float* residual = spec_.has_residual ? array(3) : nullptr;
-    gemm_.run(data, array(1), {spec_, array(2), residual, array(3 + spec_.has_residual)}, scratch);
+    gemm_.run(data, array(1), Epilogue(spec_, operands), scratch);
   }
 
  private:
   const float* windows_of(const float* data, float* matrix) const {
     const int64_t channels = spec_.input[1], depth = spec_.depth();
-    thread_pool::on_threads(threads_, [&](int64_t thread) {
-      const int64_t end = spec_.rows() * (thread + 1) / threads_;
-      for (int64_t pixel = spec_.rows() * thread / threads_; pixel < end; pixel++) {
+    thread_pool::parallel_for(spec_.rows(), threads_, [&](int64_t begin, int64_t end) {
+      for (int64_t pixel = begin; pixel < end; pixel++) {
         const Window window(windows_, pixel);
         float* row = matrix + pixel * depth;
         if (!window.is_whole()) std::fill_n(row, depth, 0.0f);
@@ -85,8 +80,7 @@ class PackedProductPack final : public Operation {
 // matrices.
 bool is_for_packed_gemm(const ProductSpec& s) {
   constexpr int64_t kMostRows = 512, kMostWindows = 64;
-  const bool is_float32 = s.input_type == dt::f32 && s.output_type == dt::f32;
-  if (isa() != Isa::kAvx2 || !is_float32 || s.groups > 1) return false;
+  if (isa() != Isa::kAvx2 || !s.is_float32() || s.groups > 1) return false;
   return s.rows() <= (s.depth() == s.input[1] ? kMostRows : kMostWindows) || (s.has_residual && !s.is_conv);
 }
 

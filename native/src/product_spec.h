@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "operation.h"
 #include "windows.h"
@@ -68,13 +69,20 @@ struct ProductSpec {
 
   dims vector() const { return is_conv ? dims{channels} : dims{1, channels}; }
 
+  bool is_float32() const { return input_type == dt::f32 && output_type == dt::f32; }
+  // In bytes, of a product of float32 numbers: data, packed weights, offset[, residual], result.
+  std::vector<size_t> operand_bytes(size_t packed) const {
+    const size_t result = element_count(output) * sizeof(float);
+    std::vector<size_t> bytes = {element_count(input) * sizeof(float), packed, static_cast<size_t>(channels) * sizeof(float)};
+    bytes.insert(bytes.end(), has_residual ? 2 : 1, result);
+    return bytes;
+  }
   // Whether it is a product of two matrices: of rows, or of pixels, each of which is multiplied with all weights.
   bool is_plain() const {
     const auto all = [](const dims& sizes, int64_t size) {
       return std::all_of(sizes.begin(), sizes.end(), [=](int64_t each) { return each == size; });
     };
-    return !is_conv || (groups == 1 && depth() == input[1] && all(strides, 1) &&
-                        all(pad_low, 0) && all(pad_high, 0));
+    return !is_conv || (groups == 1 && depth() == input[1] && all(strides, 1) && all(pad_low, 0) && all(pad_high, 0));
   }
   // What each of the rows, or pixels, of the result is a sum of, without groups.
   int64_t rows() const { return static_cast<int64_t>(element_count(output)) / channels; }
@@ -125,8 +133,14 @@ struct ProductSpec {
   }
 };
 
-// What follows the sums of a call: what it reads, and where it writes.
+// What follows the sums of a call in float32: what it reads, and where it writes.
 struct Epilogue {
+  Epilogue(const ProductSpec& of, void* const* operands)
+      : spec(of),
+        offset(static_cast<const float*>(operands[2])),
+        residual(of.has_residual ? static_cast<const float*>(operands[3]) : nullptr),
+        result(static_cast<float*>(operands[of.has_residual ? 4 : 3])) {}
+
   const ProductSpec& spec;
   const float *offset, *residual;  // no residual: null
   float* result;

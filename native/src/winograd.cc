@@ -96,22 +96,18 @@ class Winograd final : public Operation {
     sums_bytes_ = aligned(static_cast<size_t>(kPlaces * (block_ * panel_width() + 16)) * 4);
     const size_t threads = static_cast<size_t>(threads_);
     scratch_size_ = aligned(zeros_bytes_) + (is_shared_ ? 1 : threads) * tiles_bytes_ + threads * sums_bytes_;
-    const size_t count = element_count(s.output) * sizeof(float);
-    operand_bytes_ = {element_count(s.input) * sizeof(float), packed_bytes(s), static_cast<size_t>(s.channels) * sizeof(float)};
-    if (s.has_residual) operand_bytes_.push_back(count);
-    operand_bytes_.push_back(count);
+    operand_bytes_ = s.operand_bytes(packed_bytes(s));
   }
 
   std::string name() const override { return "winograd"; }
 
   void run(void* const* operands, Scratch& scratch) const override {
-    const auto array = [&](int i) { return static_cast<float*>(operands[i]); };
+    const auto array = [&](int i) { return static_cast<const float*>(operands[i]); };
     char* zeros = scratch.take(zeros_bytes_);
     std::fill_n(zeros, zeros_bytes_, 0);
-    const float* residual = spec_.has_residual ? array(3) : nullptr;
-    float* result = array(3 + spec_.has_residual);
-    const Call call{spec_,    tiles_, array(0),   array(1), array(2), residual, result, reinterpret_cast<const float*>(zeros),
-                    place_step_};
+    const Epilogue after(spec_, operands);
+    const Call call{spec_,        tiles_,       array(0), array(1), after.offset, after.residual,
+                    after.result, reinterpret_cast<const float*>(zeros), place_step_};
     char* transformed = scratch.take((is_shared_ ? 1 : static_cast<size_t>(threads_)) * tiles_bytes_);
     char* sums = scratch.take(static_cast<size_t>(threads_) * sums_bytes_);
     compute(call, transformed, sums);

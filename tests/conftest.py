@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+# What jobs of the tests run on: "cuda,cpu" on a machine with a GPU (scripts/on_gpu).
+PLATFORMS = os.environ.setdefault("ONEFLOW_TEST_PLATFORMS", "cpu")
+
 # Before oneflow or jax are imported: nothing may read or write the real user's directories. The worker processes of a
 # parallel run inherit the directory of the process that started them.
 if "ONEFLOW_TEST_HOME" not in os.environ:
@@ -26,9 +29,12 @@ if "ONEFLOW_TEST_HOME" not in os.environ:
     os.environ["XDG_CONFIG_HOME"] = os.path.join(_home, ".config")
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = os.path.join(_home, ".hypothesis")
     # Programs that tests start must not inherit what a user has set for their own.
-    for _name in [n for n in os.environ if n.startswith(("JAX_", "ONEFLOW_")) and n != "ONEFLOW_TEST_HOME"]:
+    for _name in [n for n in os.environ if n.startswith(("JAX_", "ONEFLOW_")) and not n.startswith("ONEFLOW_TEST_")]:
         del os.environ[_name]
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    if PLATFORMS != "cpu":
+        os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"  # references are of float32, not of TF32
+        os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # several processes share the GPU's memory
+os.environ.setdefault("JAX_PLATFORMS", PLATFORMS)
 
 # Started by ``nohup``, a shell's ``&`` or some CI systems, a process ignores SIGINT, and every program that it starts inherits
 # that. Tests of Ctrl-C need the handler that a program started from a terminal has.
@@ -60,6 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "thorough: runs with --thorough only")
+    config.addinivalue_line("markers", "cpu(why): about what only CPUs do; skipped where jobs run on a GPU")
     if config.getoption("--thorough"):
         os.environ["ONEFLOW_THOROUGH"] = "1"  # the tables read it where they are imported
 
@@ -69,6 +76,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+    for item in items if PLATFORMS != "cpu" else ():
+        for marker in item.iter_markers("cpu"):
+            item.add_marker(pytest.mark.skip(reason=f"CPUs only: {marker.args[0]}"))
     place = {file: i for i, file in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.nodeid.split("::")[0], len(LONGEST)))
 

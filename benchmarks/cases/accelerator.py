@@ -17,6 +17,7 @@ PRECISIONS = ("float32", "tf32", "bfloat16")
 CUDNN = "ours, attention by cuDNN"
 WITH_ATTENTION = ("bert_small", "gpt")
 BATCHES = {"mlp": 1024, "lenet": 1024, "resnet50": 256, "mobilenet_v2": 256, "bert_small": 64, "gpt": 64}
+SHARED = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"}  # JAX takes three quarters of a GPU's memory by default
 # see ``models.AGREE``: roundings to 8 or 11 bits differ from library to library
 AGREE = {"float32": (2e-3, 0.03), "tf32": (1e-2, 0.1), "bfloat16": (5e-2, 0.3)}
 
@@ -25,12 +26,12 @@ def contenders(model: str, mode: str, batch: int, precision: str, device: str, t
     """Who takes part; ``device`` is "gpu" or "cpu"."""
     options = {"model": model, "mode": mode, "batch": batch, "precision": precision, "device": device}
     found = [
-        Contender(OURS, "benchmarks.models.in_oneflow", options),
-        Contender(BEST, "benchmarks.models.in_jax", {**options, "best": True}),
+        Contender(OURS, "benchmarks.models.in_oneflow", options, SHARED),
+        Contender(BEST, "benchmarks.models.in_jax", {**options, "best": True}, SHARED),
         Contender(EAGER, "benchmarks.models.in_pytorch", options),
     ]
     if model in WITH_ATTENTION and precision == "bfloat16" and device == "gpu":
-        found.insert(1, Contender(CUDNN, "benchmarks.models.in_oneflow", {**options, "cudnn_attention": True}))
+        found.insert(1, Contender(CUDNN, "benchmarks.models.in_oneflow", {**options, "cudnn_attention": True}, SHARED))
     return (
         [*found, Contender(COMPILED, "benchmarks.models.in_pytorch", {**options, "compiled": True})] if torch_compile else found
     )

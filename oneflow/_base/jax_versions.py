@@ -112,7 +112,8 @@ def reading_a_profile() -> Iterator[None]:
 
 
 def objects_with_threads() -> list[Any]:
-    """The objects of JAX that have threads, or wait for some. Empty where JAX has not been used yet: nothing is started.
+    """The objects of JAX that have threads, wait for some, or free what a GPU holds. Empty where JAX has not been used yet:
+    nothing is started.
 
     Private: ``jax._src.xla_bridge``, because the public functions would start a backend; and the pool of threads of
     ``jax._src.interpreters.mlir``, which has no public name.
@@ -122,7 +123,8 @@ def objects_with_threads() -> list[Any]:
         return []
     clients = {id(d.client): d.client for backend in bridge.backends().values() for d in backend.devices()}.values()
     tracing_pool = getattr(sys.modules.get("jax._src.interpreters.mlir"), "global_thread_pool", None)
-    return [*clients, *(array for client in clients for array in client.live_arrays()), tracing_pool]
+    held = (each for client in clients for each in (*client.live_arrays(), *client.live_executables()))
+    return [*clients, *held, tracing_pool]
 
 
 def bind_gloo(host: str) -> None:

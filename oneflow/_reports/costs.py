@@ -92,7 +92,8 @@ def _count(node: Node, structs: Sequence[Any], wanted: tuple[int, ...], lowering
         return outputs if cotangents is None else (outputs, pullback(cotangents))
 
     def flops(cotangents: Any) -> float | None:
-        with jax.enable_x64(True):
+        # lowered for a CPU: XLA's plugins for GPUs do not count
+        with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
             found = jax.jit(run).lower(list(structs), cotangents).cost_analysis()
         return None if found is None else max(float(found.get("flops", 0.0)), 0.0)
 

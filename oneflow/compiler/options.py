@@ -19,6 +19,8 @@ _OVERLAP: Mapping[str, Mapping[str, Any]] = {
     "gpu": {"xla_gpu_enable_latency_hiding_scheduler": True},
     "tpu": {},  # a small GPT for four v5e compiled to the same program with the flags that people set
 }
+# no CUDA graphs, of whose kernels CUPTI does not know the instruction
+NAMED_KERNELS: Mapping[str, Any] = {"xla_gpu_enable_command_buffer": ""}
 _FLAGS_OF_USERS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 

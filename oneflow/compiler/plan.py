@@ -85,6 +85,7 @@ class Plan:
       devices: the copies of mirrored nodes, one per device, if the shapes of the devices' tensors differ.
       arrangement: the arrangement of the nodes on the devices of one place; None where there are several places.
       keeps_state: state is not donated, so that it survives a step that turns out to have failed.
+      names_kernels: a GPU's trace is to tell of each kernel which instruction it is.
       notes: sentences on what the compiler did with the job, for reports.
       passes: the passes that made this plan.
     """
@@ -124,6 +125,7 @@ class Plan:
     devices: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
     arrangement: Arrangement | None = None
     keeps_state: bool = False
+    names_kernels: bool = False
     notes: tuple[str, ...] = ()
     passes: tuple[PassRecord, ...] = ()
 

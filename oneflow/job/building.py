@@ -117,6 +117,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
         native_ops=Resource.enable_native_cpu,
         tensor_float_32=Resource.enable_tensor_float_32_compute,
         cudnn_attention=Resource.cudnn_attention,
+        platform=devices.platform_of(graph),
         grids=declared.grids,
     )
     own_part = _own_part(declared, made)

@@ -77,6 +77,7 @@ class _Steps:
 
     def __init__(self, built: BuiltJob, args: Sequence[Any]):
         self._built = built
+        self._variants = built.variants.with_named_kernels()
         self._args = args
         self.executable: Any = None
         self.seconds: dict[str, float] = {}
@@ -112,7 +113,7 @@ class _Steps:
     def _run(self, feeds: tuple[Any, ...]) -> Results:
         while True:
             try:
-                self.executable = self._built.variants.get(feeds)
+                self.executable = self._variants.get(feeds)
                 results: Results = self.executable.launcher.launch(feeds)
                 break
             except NoRoomError as full:

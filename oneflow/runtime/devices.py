@@ -11,7 +11,7 @@ from .._base.jax import jax
 from .._base.refuse import refuse
 from ..config import Resource
 from ..errors import DeviceError
-from ..graph.graph import Graph
+from ..graph.graph import OP_INPUT, Graph
 from ..graph.node import Node
 from . import processes
 from .process import process
@@ -93,6 +93,13 @@ def has_accelerator() -> bool:
 def gpus_are_real() -> bool:
     """Whether "gpu" placements run on GPUs or TPUs: there are as many as ``flow.config.gpu_device_num`` asks for."""
     return has_accelerator() and len(jax.local_devices()) >= (Resource.gpu_device_num or 1)
+
+
+def platform_of(graph: Graph) -> str:
+    """The platform of the devices that a job computes on: "cpu", "gpu" or "tpu". The accelerator's, where it uses both."""
+    computing = [node for node in graph.nodes if not (node.op is OP_INPUT or node.op.on_host)]
+    tags = {node.scope.placement.tag for node in computing} or {graph.scope.placement.tag}
+    return jax.default_backend() if "gpu" in tags and gpus_are_real() else "cpu"
 
 
 def capacity(tag: str) -> int:

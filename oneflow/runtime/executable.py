@@ -13,15 +13,16 @@ from .._base.jax import jax
 from .._base.log import notice
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
-from ..compiler.options import compiler_options, cpu_options, product_precision
+from ..compiler.options import NAMED_KERNELS, compiler_options, cpu_options, product_precision
 from ..compiler.plan import RANDOM_STATE, Plan, on_one_place, with_fused_products, with_own_values
 from ..compiler.program import Stateless, is_stateless, single
-from ..errors import ModeError
+from ..errors import CompileError, ModeError
 from ..graph.graph import Graph
 from ..graph.node import Node
 from . import compilation_cache, kept_programs, processes, size_limit
 from .agreement import check_agreement
 from .debugging import debugging
+from .first_run import row_of
 from .launching import Launcher, flat_feeds
 from .mesh import DeviceMeshes
 from .process import process
@@ -98,6 +99,8 @@ class Executable:
         self._on_cpu = any(d[0].platform == "cpu" for d in distinct.values())
         if not self._on_cpu:
             self._options = compiler_options(plan.platform, max(map(len, distinct.values())))
+            if plan.names_kernels:
+                self._options = {**self._options, **NAMED_KERNELS}
         else:
             self._options = {} if self.is_staged else cpu_options(plan)
         gate = process.collectives if collective and not self._together else None
@@ -241,10 +244,20 @@ class Executable:
         self.statistics.lower_seconds += time.perf_counter() - start
         start = time.perf_counter()
         with nullcontext() if is_kept else compilation_cache.enabled():
-            compiled = process.uninterrupted.run(lambda: lowered.compile(options), compiles=True)
+            compiled = process.uninterrupted.run(lambda: self._by_xla(lowered, options), compiles=True)
         self.statistics.compile_seconds += time.perf_counter() - start
         self._note_memory(compiled)
         return compiled
+
+    def _by_xla(self, lowered: Any, options: Any) -> Any:
+        try:
+            return lowered.compile(options)
+        except jax.errors.JaxRuntimeError as error:
+            said = " ".join(str(error).split())[:500]
+            rows = [f"job {self.graph.name!r} cannot be compiled for its devices: {said}", row_of(self.graph)]
+            if "RESOURCE_EXHAUSTED" in said:
+                rows.append("  try        smaller shapes; the compiler tries kernels out on the device, whose memory does not suffice")
+            raise CompileError("\n".join(rows)) from error
 
     def _note_memory(self, compiled: Any) -> None:
         try:

@@ -69,7 +69,7 @@ def _look_for_nonfinite(state: StepState, plan: Plan, results: Results, before: 
         raise NonFiniteError(
             f"a step of job {graph.name!r} computed NaNs or infinities, which it does not when it is run op by op: numbers "
             f"near the limits of a dtype are rounded otherwise in the compiled step\n"
-            f"{_row(graph)}\n"
+            f"{row_of(graph)}\n"
             f"  its state  as it was before this call\n"
             f"  try        scale the loss or the inputs down, or compute in float32 or float64"
         )
@@ -80,7 +80,7 @@ def _failed(graph: Graph, error: Exception) -> ExecutionError:
         return ExecutionError(_nan_text(graph, error, found))
     return ExecutionError(
         f"a step of job {graph.name!r} failed on the device: {str(error).splitlines()[0][:500]}\n"
-        f"{_row(graph)}\n"
+        f"{row_of(graph)}\n"
         f"  its state  as it was before this call\n"
         f"  try        smaller shapes; job.summary() shows the working memory that the compiled job needs"
     )
@@ -91,9 +91,10 @@ def _nan_text(graph: Graph, error: Exception, found: BaseException) -> str:
         first, *rest = str(error).replace("cannot be compiled", f"has a result that {NAMES} stops at").splitlines()
     else:
         first = f"a step of job {graph.name!r} computed what {NAMES} stops at: {' '.join(map(str, found.args))}"
-        rest = [_row(graph)]
+        rest = [row_of(graph)]
     return "\n".join([first, *rest, "  its state  as it was before this call"])
 
 
-def _row(graph: Graph) -> str:
+def row_of(graph: Graph) -> str:
+    """The row of an error that says where the job is."""
     return f"  the job    {graph.source}   {graph.source.text if graph.source else ''}"

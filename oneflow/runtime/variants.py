@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .._base.log import announced
@@ -34,6 +35,7 @@ class Variants:
         self._used: dict[Executable, int] = {}
         self._planned: Executable | None = None  # compiled without values of variables
         self._clock = itertools.count()
+        self._named: Variants | None = None
 
     @property
     def is_single(self) -> bool:
@@ -88,11 +90,22 @@ class Variants:
                 self._planned = made
             return self._planned
 
+    def with_named_kernels(self) -> Variants:
+        """Those to profile. A GPU's trace says of no kernel in a CUDA graph which instruction it is, so they are compiled anew."""
+        if self._plan.platform != "gpu":
+            return self
+        with self._lock:
+            if self._named is None:
+                self._named = Variants(replace(self._plan, names_kernels=True), self._store, self._random_cell, self._rates)
+            return self._named
+
     def invalidate(self) -> None:
         """Forgets all executables; one that is being called raises StaleExecutableError. Called with the dispatch lock held."""
         made, self._made, self._used, self._planned = self._made, {}, {}, None
         for executable in made.values():
             executable.invalidate()
+        if self._named is not None:
+            self._named.invalidate()
 
     def _key(self, feeds: Sequence[Any]) -> tuple[Any, Any]:
         if not self._varying:

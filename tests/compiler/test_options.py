@@ -58,6 +58,13 @@ def test_many_small_products_are_left_to_xla_on_a_cpu():
     assert options(40, 8, {"XLA_FLAGS": "--xla_cpu_experimental_ynn_fusion_type="})[1] == {}
 
 
+@pytest.fixture(autouse=True)
+def _no_precision_from_outside():
+    """On a GPU the other tests set one."""
+    with jax.default_matmul_precision(None):
+        yield
+
+
 def planned(platform, tensor_float_32):
     @flow.global_function(type="train")
     def job(x: tp.Numpy.Placeholder((4, 3, 8, 8))) -> tp.Numpy:

@@ -114,6 +114,7 @@ def dense_layers(kind: str) -> Any:
     return job
 
 
+@pytest.mark.cpu("programs for other devices are not split")
 @pytest.mark.parametrize("kind", ["train", "predict"])
 def test_jobs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).random((4, WIDTH), np.float32)

@@ -99,6 +99,7 @@ def test_passes_say_what_they_changed() -> None:
     assert changed["repeated parts"].endswith("unrolled, one copy per run")
 
 
+@pytest.mark.cpu("what is arranged for one device is arranged for the native part")
 def test_a_summary_lists_the_passes() -> None:
     job = convolutions()
     text = str(job.summary())

@@ -206,3 +206,22 @@ def test_gpu_placements_mean_tpus_where_jax_has_those(
     monkeypatch.setattr(devices.jax, "default_backend", lambda: backend)
     assert (devices.has_accelerator(), devices.gpus_are_real(), devices.has_gpu()) == (accelerator, accelerator, gpu)
     assert flow.sysconfig.with_cuda() is gpu
+
+
+def test_a_job_on_cpus_is_planned_for_cpus_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from oneflow.runtime import devices
+
+    def placed(*tags: str) -> Any:
+        @flow.global_function("predict")
+        def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+            for tag in tags:
+                with flow.scope.placement(tag, "0:0"):
+                    x = flow.math.relu(x)
+            return x
+
+        return job.graph
+
+    graphs = [placed("cpu"), placed("gpu"), placed("cpu", "gpu")]
+    assert [devices.platform_of(graph) for graph in graphs] == ["cpu"] * 3
+    monkeypatch.setattr(devices.jax, "default_backend", lambda: "gpu")
+    assert [devices.platform_of(graph) for graph in graphs] == ["cpu", "gpu", "gpu"]

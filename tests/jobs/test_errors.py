@@ -5,6 +5,7 @@ from __future__ import annotations
 import pydoc
 import traceback
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -379,3 +380,17 @@ def test_help_and_dir_show_what_users_need() -> None:
     assert "The same again." in pydoc.render_doc(told, renderer=pydoc.plaintext)
     assert {"submit", "summary", "profile", "find_nonfinite", "throughput"} <= set(dir(plain))
     assert "invalidate" not in dir(plain)
+
+
+def test_what_the_compiler_refuses_is_told_with_the_job() -> None:
+    @flow.experimental.register_op("calls_nobody")
+    def calls_nobody(x):
+        return jax.ffi.ffi_call("nobody_has_it", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    @flow.global_function("predict")
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        return calls_nobody(x)
+
+    for _ in range(2):
+        with pytest.raises(flow.errors.CompileError, match=r"(?s)'job' cannot be compiled for its devices.*nobody_has_it.*the job"):
+            job(np.ones(4, np.float32))

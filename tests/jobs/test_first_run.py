@@ -84,6 +84,10 @@ def _aligned(values: np.ndarray) -> np.ndarray:
     return array
 
 
+SHARED = "a GPU shares no memory with NumPy"
+
+
+@pytest.mark.cpu(SHARED)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int8])
 def test_an_array_in_memory_of_its_own_is_written_in_place(dtype: type):
     source = _aligned(np.arange(1 << 16).astype(dtype))
@@ -101,6 +105,7 @@ def test_an_array_in_memory_of_its_own_is_written_in_place(dtype: type):
     assert donatable(after, source) is after
 
 
+@pytest.mark.cpu(SHARED)
 def test_a_view_is_no_copy_and_no_step_writes_into_it():
     array = jax.device_put(np.arange(1 << 16, dtype=np.float32)).copy()
     seen = view(array)

@@ -16,6 +16,7 @@ from oneflow.runtime import kept_programs
 from oneflow.runtime.launching import Launcher
 
 DIRECTORY = kept_programs.directory  # as long as ``conftest.py`` has not replaced it
+pytestmark = pytest.mark.cpu("programs of other devices are XLA's to keep")
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
 
 

@@ -1,6 +1,6 @@
 """For a machine with a GPU: runs the tests there, then the benchmarks, and writes the tables into docs/performance.md.
 
-    scripts/on_gpu                                    everything, about an hour
+    scripts/on_gpu                                    everything, over an hour
     scripts/on_gpu --skip-tests --models resnet50 bert_small --precisions tf32 bfloat16
     scripts/on_gpu --device cpu --models mlp --rounds 2 --seconds 0.05 --batch 8 --skip-tests --out /tmp/trial.md
 
@@ -8,9 +8,9 @@ It needs the library with the dependencies of its tests (pip install '.[dev]'), 
 the comparison PyTorch with CUDA. ``--device cpu`` tries the script
 itself out where there is no GPU; its numbers are the CPU's.
 
-The tests run one after the other in processes of their own, with products of float32 in full precision, since they compare with
-references of float32. The benchmarks compare ours, JAX by hand, PyTorch eager and compiled, in float32, TF32 and bfloat16, on
-one device. The exit status is 2 without a GPU, 1 where a test failed or a contender did not run.
+The tests' files run in processes of their own, several side by side, with products of float32 in full precision, since they
+compare with references of float32. The benchmarks compare ours, JAX by hand, PyTorch eager and compiled, in float32, TF32 and
+bfloat16, on one device. The exit status is 2 without a GPU, 1 where a test failed or a contender did not run.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,17 +49,22 @@ def gpu() -> tuple[str, str]:
     return (f"{count} x {kind}", "") if platform == "gpu" else ("", f"JAX has {count} device(s) of the platform {platform!r}")
 
 
-def tested(paths: Sequence[str]) -> tuple[list[str], bool]:
-    """Runs tests, a file at a time. Returns the table's lines, and whether all passed."""
+def tested(paths: Sequence[str], platforms: str, workers: int) -> tuple[list[str], bool]:
+    """Runs tests, ``workers`` files at a time, on JAX's ``platforms``. Returns the table's lines, and whether all passed."""
     os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"
+    os.environ["ONEFLOW_TEST_PLATFORMS"] = platforms
     parts: dict[str, Counter[str]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for file in run_tests_on.files(list(paths)):
-            counts, output = run_tests_on.run(sys.executable, file, Path(folder) / "report.xml", [])
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
+
+        def run(numbered: tuple[int, Path]) -> tuple[Path, Counter[str], str]:
+            number, file = numbered
+            return file, *run_tests_on.run(sys.executable, file, Path(folder) / f"{number}.xml", [])
+
+        for file, counts, output in pool.map(run, enumerate(run_tests_on.files(list(paths)))):
             print(f"{file}: {dict(counts) or 'no tests'}\n{output}", end="", flush=True)
             name = run_tests_on.part_of(file) if file.is_relative_to(ROOT / "tests") else file.name
             parts.setdefault(name, Counter()).update(counts)
-    del os.environ["JAX_DEFAULT_MATMUL_PRECISION"]
+    del os.environ["JAX_DEFAULT_MATMUL_PRECISION"], os.environ["ONEFLOW_TEST_PLATFORMS"]
     names = run_tests_on.OUTCOMES
     lines = ["### Tests", "", f"| part | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}"]
     lines += [f"| {part} | {' | '.join(str(counts[name]) for name in names)} |" for part, counts in sorted(parts.items())]
@@ -84,6 +90,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--skip-tests", action="store_true", help="benchmarks only")
     parser.add_argument("--skip-benchmarks", action="store_true", help="tests only")
     parser.add_argument("--tests", nargs="+", default=list(TESTS), metavar="PATH", help=f"files or folders ({' '.join(TESTS)})")
+    parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1), help="files of tests at a time")
     parser.add_argument(
         "--models", nargs="+", choices=accelerator.BATCHES, default=list(accelerator.BATCHES), help="all by default"
     )
@@ -94,8 +101,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-torch-compile", action="store_true", help="leave out PyTorch compiled, whose start takes minutes")
     parser.add_argument("--out", type=Path, default=PAGE, help="the page that the tables are written into (docs/performance.md)")
     made = parser.parse_args(arguments)
-    if made.batch < 0 or made.rounds < 1 or made.seconds <= 0:
-        parser.error("--batch must be at least 0, --rounds at least 1, --seconds above 0")
+    if made.batch < 0 or made.rounds < 1 or made.seconds <= 0 or made.workers < 1:
+        parser.error("--batch must be at least 0, --rounds and --workers at least 1, --seconds above 0")
     return made
 
 
@@ -115,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ["JAX_PLATFORMS"], name = "cpu", "the CPU, as a trial of the script"
     parts, good = [f"On {name}; {'; '.join(machine())}."], True
     if not options.skip_tests:
-        lines, good = tested(options.tests)
+        lines, good = tested(options.tests, "cuda,cpu" if options.device == "gpu" else "cpu", options.workers)
         parts.append("\n".join(lines))
     if not options.skip_benchmarks:
         sections: list[Section] = accelerator.measure(

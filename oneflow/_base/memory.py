@@ -2,16 +2,22 @@
 
 XLA allocates a step's working memory again each time. glibc gives pieces of that size back to the system at once, and the next
 step pays a page fault for every 4 KiB of it: of ResNet-50's step, a fifth of the time. One arena keeps it in one place.
+
+The price is that the compiler's threads wait for each other's allocations. For a GPU, which compiles many kernels to choose from,
+that is most of the time on a machine of many cores, and there steps work in the GPU's memory.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import sys
 from functools import cache
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # malloc.h
+# of NVIDIA's driver, of WSL's, of AMD's, and of TPUs
+_DRIVERS = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg", "/dev/kfd", "/dev/accel0", "/dev/vfio/0")
 _MOST = (1 << 31) - 1  # the largest number that mallopt takes
 SWITCH = "ONEFLOW_KEEP_MEMORY"
 
@@ -27,9 +33,11 @@ def keep_freed() -> bool:
     """Sets the policy, which has to happen before XLA's threads exist. Returns whether it is set.
 
     Pieces of up to 2 GiB, or a quarter of the machine's memory where that is less, are kept, and as much of them in all.
-    The environment has the last word: ``ONEFLOW_KEEP_MEMORY=0``, or any of glibc's own ``MALLOC_..._`` variables.
+    The environment has the last word: ``ONEFLOW_KEEP_MEMORY`` (0 or 1), or any of glibc's own ``MALLOC_..._`` variables. Where
+    JAX will find a GPU or a TPU, steps work in its memory, and glibc is left as it is.
     """
-    if not sys.platform.startswith("linux") or os.environ.get(SWITCH) == "0":
+    chosen = os.environ.get(SWITCH)
+    if not sys.platform.startswith("linux") or chosen == "0" or (chosen is None and _has_accelerator()):
         return False
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return False
@@ -39,3 +47,11 @@ def keep_freed() -> bool:
         return False
     kept = min(_MOST, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
     return bool(mallopt(_ARENA_MAX, 1) and mallopt(_MMAP_THRESHOLD, kept) and mallopt(_TRIM_THRESHOLD, kept))
+
+
+def _has_accelerator() -> bool:
+    """Whether JAX has a plugin for an accelerator and this machine a driver: asking JAX itself would start it."""
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    if platforms and set(platforms.split(",")) <= {"cpu"}:
+        return False
+    return any(map(os.path.exists, _DRIVERS)) and any(importlib.util.find_spec(name) for name in ("jax_plugins", "libtpu"))

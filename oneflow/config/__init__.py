@@ -59,8 +59,7 @@ enable_tensor_float_32_compute = _setting(
 cudnn_attention = _setting(
     "cudnn_attention", bool, False,
     "Attention on NVIDIA GPUs is computed by cuDNN's fused kernels, forward and backward, where they can compute it: in float16 "
-    "or bfloat16, with heads of a multiple of 8 up to 128 elements (256 from Hopper on), and without dropout of the weights. "
-    "Compiled, not yet run on a GPU.",
+    "or bfloat16, with heads of a multiple of 8 up to 128 elements (256 from Hopper on), and without dropout of the weights.",
     implied=True,
 )  # fmt: skip
 

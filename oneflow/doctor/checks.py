@@ -150,7 +150,8 @@ def _memory(topic: str) -> Iterator[Finding]:
     kept = keep_freed()
     yield Finding(
         topic, "freed memory", "is kept for the next step" if kept else "goes back to the system", GOOD if kept else NOTE,
-        "" if kept else "unset MALLOC_*, GLIBC_TUNABLES and ONEFLOW_KEEP_MEMORY=0, where they are set: page faults take time",
+        "" if kept else "as it should for a GPU or TPU; on a CPU page faults take time: unset MALLOC_*, GLIBC_TUNABLES "
+        "and ONEFLOW_KEEP_MEMORY=0, where they are set",
     )  # fmt: skip
 
 

@@ -256,7 +256,7 @@ class Executable:
             said = " ".join(str(error).split())[:500]
             rows = [f"job {self.graph.name!r} cannot be compiled for its devices: {said}", row_of(self.graph)]
             if "RESOURCE_EXHAUSTED" in said:
-                rows.append("  try        smaller shapes; the compiler tries kernels out on the device, whose memory does not suffice")
+                rows.append("  try        smaller shapes; the compiler tries kernels out, for which the device lacks memory")
             raise CompileError("\n".join(rows)) from error
 
     def _note_memory(self, compiled: Any) -> None:

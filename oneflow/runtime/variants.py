@@ -91,7 +91,7 @@ class Variants:
             return self._planned
 
     def with_named_kernels(self) -> Variants:
-        """Those to profile. A GPU's trace says of no kernel in a CUDA graph which instruction it is, so they are compiled anew."""
+        """Those to profile: compiled anew for a GPU, whose traces do not say which instruction a kernel of a CUDA graph is."""
         if self._plan.platform != "gpu":
             return self
         with self._lock:

@@ -392,5 +392,6 @@ def test_what_the_compiler_refuses_is_told_with_the_job() -> None:
         return calls_nobody(x)
 
     for _ in range(2):
-        with pytest.raises(flow.errors.CompileError, match=r"(?s)'job' cannot be compiled for its devices.*nobody_has_it.*the job"):
+        told = r"(?s)'job' cannot be compiled for its devices.*nobody_has_it.*the job"
+        with pytest.raises(flow.errors.CompileError, match=told):
             job(np.ones(4, np.float32))

@@ -55,3 +55,21 @@ def test_also_where_somebody_else_starts_jax_after_the_import() -> None:
     started = "import oneflow, jax; jax.devices()\n"
     kept, returned = faults_a_step(started), faults_a_step(started, ONEFLOW_KEEP_MEMORY="0")
     assert kept * 3 < returned, (kept, returned)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a policy of glibc's allocator")
+@pytest.mark.parametrize(
+    ("environment", "is_set"),
+    [({}, False), ({"JAX_PLATFORMS": "cuda,cpu"}, False), ({"JAX_PLATFORMS": "cpu"}, True), ({"ONEFLOW_KEEP_MEMORY": "1"}, True)],
+)
+def test_glibc_is_left_alone_where_steps_work_on_an_accelerator(tmp_path, environment: dict[str, str], is_set: bool) -> None:
+    """The compiler of a GPU tries kernels out on all cores, whose threads would wait for each other's allocations."""
+    (tmp_path / "jax_plugins").mkdir()
+    (tmp_path / "driver").touch()
+    program = f"import oneflow._base.memory as m; m._DRIVERS = ({str(tmp_path / 'driver')!r},); print(m.keep_freed.__wrapped__())"
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "JAX_")) and k != "GLIBC_TUNABLES"}
+    kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(tmp_path), kept.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={**kept, **environment}
+    )
+    assert done.stdout.split() == [str(is_set)]

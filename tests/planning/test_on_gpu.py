@@ -31,7 +31,9 @@ def test_without_a_gpu_it_says_so_and_runs_nothing():
     assert "jax[cuda12]" in done.stderr and "--device cpu" in done.stderr
 
 
-@pytest.mark.parametrize("wrong", ["--models none", "--precisions int8", "--rounds 0", "--batch -1", "--seconds 0"])
+@pytest.mark.parametrize(
+    "wrong", ["--models none", "--precisions int8", "--rounds 0", "--batch -1", "--seconds 0", "--workers 0"]
+)
 def test_wrong_arguments(script, wrong, capsys):
     with pytest.raises(SystemExit) as ended:
         script.parsed(wrong.split())
@@ -57,7 +59,8 @@ def test_attention_by_cudnn_is_measured_beside_the_default(script):
 def test_tables_of_tests_and_benchmarks_are_written_between_the_marks(script, tmp_path, monkeypatch, capsys):
     tests = tmp_path / "test_two.py"
     tests.write_text(
-        "import os\n\ndef test_a(): assert os.environ['JAX_DEFAULT_MATMUL_PRECISION'] == 'highest'\n\ndef test_b(): assert 0\n"
+        "import os\n\ndef test_a():\n    assert os.environ['JAX_DEFAULT_MATMUL_PRECISION'] == 'highest'\n"
+        "    assert os.environ['ONEFLOW_TEST_PLATFORMS'] == 'cpu'\n\ndef test_b(): assert 0\n"
     )
     page = tmp_path / "page.md"
     page.write_text(f"before\n{script.BEGIN}\nold\n{script.END}\nafter\n")
@@ -76,7 +79,7 @@ def test_tables_of_tests_and_benchmarks_are_written_between_the_marks(script, tm
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
     assert "| test_two.py | 1 | 1 | 0 |" in text and "| ours | 1.0 |" in text and "a trial of the script" in text
-    assert "JAX_DEFAULT_MATMUL_PRECISION" not in os.environ
+    assert not {"JAX_DEFAULT_MATMUL_PRECISION", "ONEFLOW_TEST_PLATFORMS"} & {*os.environ}
     script.written(tmp_path / "new.md", "body")
     assert "body" in (tmp_path / "new.md").read_text()
     (tmp_path / "without.md").write_text("no marks")

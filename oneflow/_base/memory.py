@@ -3,8 +3,8 @@
 XLA allocates a step's working memory again each time. glibc gives pieces of that size back to the system at once, and the next
 step pays a page fault for every 4 KiB of it: of ResNet-50's step, a fifth of the time. One arena keeps it in one place.
 
-The price is that the compiler's threads wait for each other's allocations. For a GPU, which compiles many kernels to choose from,
-that is most of the time on a machine of many cores, and there steps work in the GPU's memory.
+The price is that the compiler's threads wait for each other's allocations. For a GPU many kernels are compiled to choose from:
+on 12 cores that took 4 to 5 times as long as in a process without this policy, and there steps work in the GPU's memory.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ if "ONEFLOW_TEST_HOME" not in os.environ:
     os.environ["XDG_CONFIG_HOME"] = os.path.join(_home, ".config")
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = os.path.join(_home, ".hypothesis")
     # Programs that tests start must not inherit what a user has set for their own.
-    for _name in [n for n in os.environ if n.startswith(("JAX_", "ONEFLOW_")) and not n.startswith("ONEFLOW_TEST_")]:
+    _own = ("ONEFLOW_TEST_HOME", "ONEFLOW_TEST_PLATFORMS")
+    for _name in [n for n in os.environ if n.startswith(("JAX_", "ONEFLOW_")) and n not in _own]:
         del os.environ[_name]
     if PLATFORMS != "cpu":
         os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"  # references are of float32, not of TF32
@@ -76,9 +77,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("thorough")]
-    for item in items if PLATFORMS != "cpu" else ():
-        for marker in item.iter_markers("cpu"):
-            item.add_marker(pytest.mark.skip(reason=f"CPUs only: {marker.args[0]}"))
+    if PLATFORMS != "cpu":
+        for item in items:
+            if marker := item.get_closest_marker("cpu"):
+                item.add_marker(pytest.mark.skip(reason=f"CPUs only: {marker.args[0]}"))
     place = {file: i for i, file in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.nodeid.split("::")[0], len(LONGEST)))
 

@@ -38,12 +38,12 @@ size_t packed_bytes(const ProductSpec& s) {
 }
 
 struct Call {
-  const ProductSpec& spec;
   const Tiles& tiles;
-  const float *data, *weights, *offset, *residual;
-  float* result;
+  const float *data, *weights;
+  Epilogue after;
   const float* zeros;  // as many as a pixel has channels
   int64_t place_step;  // between numbers of a transformed tile
+  const ProductSpec& spec() const { return after.spec; }
 };
 
 // Where a tile's result begins; rows and columns of the result that it has.
@@ -54,13 +54,14 @@ struct Place {
     const Tiles& t = call.tiles;
     sample = tile / (t.down * t.across);
     row = tile / t.across % t.down * kSize, column = tile % t.across * kSize;
-    rows = std::min<int64_t>(kSize, call.spec.output[2] - row), columns = std::min<int64_t>(kSize, call.spec.output[3] - column);
+    const dims& output = call.spec().output;
+    rows = std::min<int64_t>(kSize, output[2] - row), columns = std::min<int64_t>(kSize, output[3] - column);
   }
 };
 
 // The pixel of the input that is multiplied with the first tap for a pixel of the result; null beside the image.
 inline const float* pixel_at(const Call& call, int64_t sample, int64_t row, int64_t column) {
-  const ProductSpec& s = call.spec;
+  const ProductSpec& s = call.spec();
   row -= s.pad_low[0], column -= s.pad_low[1];
   if (row < 0 || row >= s.input[2] || column < 0 || column >= s.input[3]) return nullptr;
   return call.data + ((sample * s.input[2] + row) * s.input[3] + column) * s.input[1];
@@ -105,9 +106,7 @@ class Winograd final : public Operation {
     const auto array = [&](int i) { return static_cast<const float*>(operands[i]); };
     char* zeros = scratch.take(zeros_bytes_);
     std::fill_n(zeros, zeros_bytes_, 0);
-    const Epilogue after(spec_, operands);
-    const Call call{spec_,        tiles_,       array(0), array(1), after.offset, after.residual,
-                    after.result, reinterpret_cast<const float*>(zeros), place_step_};
+    const Call call{tiles_, array(0), array(1), {spec_, operands}, reinterpret_cast<const float*>(zeros), place_step_};
     char* transformed = scratch.take((is_shared_ ? 1 : static_cast<size_t>(threads_)) * tiles_bytes_);
     char* sums = scratch.take(static_cast<size_t>(threads_) * sums_bytes_);
     compute(call, transformed, sums);

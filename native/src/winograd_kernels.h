@@ -66,7 +66,7 @@ void multiply(const float* tiles, int64_t step, const float* weights, int64_t de
 
 // The sum for one pixel and a vector of channels, tap by tap. `weights`: those of the first tap.
 inline Floats direct_sum(const Call& call, const Place& place, int64_t row, int64_t column, const float* weights) {
-  const int64_t depth = call.spec.input[1];
+  const int64_t depth = call.spec().input[1];
   Floats sum = zero();
   for (int64_t tap = 0; tap < kTaps; tap++, weights += depth * kPanel) {
     const float* pixel = pixel_at(call, place.sample, place.row + row + tap / 3, place.column + column + tap % 3);
@@ -78,7 +78,7 @@ inline Floats direct_sum(const Call& call, const Place& place, int64_t row, int6
 
 // From sums, [place][tile][kPanel], to the result in the columns of one panel.
 void write_tile(const Call& call, int64_t tile, int64_t panel, const float* sums, int64_t step) {
-  const ProductSpec& s = call.spec;
+  const ProductSpec& s = call.spec();
   const Place place(call, tile);
   const float* direct = call.weights + (panels_of(s) * kPlaces + panel * kTaps) * s.input[1] * kPanel;
   const int64_t corner = ((place.sample * s.output[2] + place.row) * s.output[3] + place.column) * s.channels;
@@ -97,14 +97,14 @@ void write_tile(const Call& call, int64_t tile, int64_t panel, const float* sums
       for (int j = 0; j < kSize; j++) residue = fma(made[i][j], zero(), residue);
     }
     const bool is_finite = !any(is_nan(residue));
-    const Floats offset = load(call.offset + channel, present);
+    const Floats offset = load(call.after.offset + channel, present);
     for (int64_t i = 0; i < place.rows; i++) {
       for (int64_t j = 0; j < place.columns; j++) {
         const int64_t at = corner + (i * s.output[3] + j) * s.channels + channel;
         const Floats sum = is_finite ? made[i][j] : direct_sum(call, place, i, j, direct + v);
         Floats x = sum + offset;
-        if (call.residual) x = x + load(call.residual + at, present);
-        store(call.result + at, present, activated(s, x));
+        if (call.after.residual) x = x + load(call.after.residual + at, present);
+        store(call.after.result + at, present, activated(s, x));
       }
     }
   }

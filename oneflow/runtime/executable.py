@@ -99,10 +99,10 @@ class Executable:
         self._on_cpu = any(d[0].platform == "cpu" for d in distinct.values())
         if not self._on_cpu:
             self._options = compiler_options(plan.platform, max(map(len, distinct.values())))
-            if plan.names_kernels:
-                self._options = {**self._options, **NAMED_KERNELS}
         else:
             self._options = {} if self.is_staged else cpu_options(plan)
+        if plan.names_kernels:  # also on a GPU beside a CPU
+            self._options = {**self._options, **NAMED_KERNELS}
         gate = process.collectives if collective and not self._together else None
         self._state = StepState(plan, store, written, rates, self._storages, self._meshes)
         self.launcher = Launcher(self.plan, self._state, gate, self.debugging, is_staged=self.is_staged)

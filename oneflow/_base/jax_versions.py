@@ -246,12 +246,13 @@ def deserialized(content: bytes, arguments: Any, results: Any) -> Any:
 
 
 def fast_call(compiled: Any) -> Any:
-    """The function that a ``jax.stages.Compiled`` calls, without the Python code around it.
+    """The function that a ``jax.stages.Compiled`` calls, without the Python code around it; None where it has none.
+
+    It takes arguments as they are: 64-bit mode changes nothing but what NumPy arrays of 64 bits become.
 
     Private: ``create_cpp_call``, which makes it at the first call. A version without it calls the object itself.
     """
     try:
-        made = compiled._executable.create_cpp_call(compiled._params)
+        return compiled._executable.create_cpp_call(compiled._params)
     except AttributeError:
-        return compiled
-    return compiled if made is None else made
+        return None

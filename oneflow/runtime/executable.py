@@ -8,6 +8,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from .._base import jax_versions
 from .._base.dist import Placement
 from .._base.jax import jax
 from .._base.log import notice
@@ -169,8 +172,7 @@ class Executable:
             compiled = self._compiled(traced, self._state.shardings(arguments), is_kept=key is not None)
         if key is not None:
             kept_programs.save(key, compiled, self.statistics.temporary_bytes, self.statistics.code_bytes)
-        self.compiled = [("step", compiled)]
-        self.launcher.function = function
+        self._call(compiled, function)
 
     def _key(self, arguments: Any) -> str | None:
         """The name of the job's program on disk; None where it is not kept there."""
@@ -187,9 +189,22 @@ class Executable:
         self.statistics.compile_seconds = time.perf_counter() - start
         self.statistics.temporary_bytes = self.statistics.largest_temporary_bytes = found.temporary_bytes
         self.statistics.code_bytes = found.code_bytes
-        self.compiled = [("step", found.compiled)]
-        self.launcher.function = Stateless(found.function, self.plan) if is_stateless(self.plan) else found.function
+        self._call(found.compiled, None)
         return True
+
+    def _call(self, compiled: Any, jitted: Any) -> None:
+        """Has calls run a compiled step: by itself where that can be, and its arguments are what it was compiled for; else by
+        the ``jitted`` function that it was made of, if there is one."""
+        self.compiled = [("step", compiled)]
+        changes = any(self.debugging) or self._together or self._compile_elsewhere is not None
+        direct = None if changes else jax_versions.fast_call(compiled)
+        if direct is None and jitted is not None:
+            self.launcher.function = jitted
+            return
+        function = direct or compiled
+        self.launcher.function = Stateless(function, self.plan) if self._meshes is None and is_stateless(self.plan) else function
+        self.launcher.x64 = any(np.dtype(a.dtype).itemsize == 8 for a in jax.tree.leaves(self._feeds_given))
+
 
     @property
     def function(self) -> Any:

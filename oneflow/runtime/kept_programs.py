@@ -46,12 +46,10 @@ class KeptProgram(NamedTuple):
     """A step that was compiled by another process.
 
     Attributes:
-      function: what runs the step.
-      compiled: the same as ``jax.stages.Compiled``.
+      compiled: a ``jax.stages.Compiled``.
       temporary_bytes, code_bytes: the memory that it needs, where the backend says so.
     """
 
-    function: Any
     compiled: Any
     temporary_bytes: int | None
     code_bytes: int | None
@@ -93,8 +91,7 @@ def load(key: str) -> KeptProgram | None:
         if payload is None:
             return None
         made, temporary, code = pickle.loads(payload)
-        compiled = jax_versions.deserialized(*made)
-        return KeptProgram(jax_versions.fast_call(compiled), compiled, temporary, code)
+        return KeptProgram(jax_versions.deserialized(*made), temporary, code)
     except Exception as error:  # a file of any content must do no more than cost the time of compiling
         _log.debug("a kept program cannot be used: %s: %s", type(error).__name__, error)
         return None

@@ -60,16 +60,18 @@ class Launcher:
 
     Attributes:
       function: the compiled step; None before there is one.
+      x64: it is called in JAX's 64-bit mode, which takes JAX longer.
       is_ready: the first run is over, and nothing that it was compiled for has moved. Changed with the dispatch lock held.
     """
 
     def __init__(self, plan: Plan, state: StepState, gate: Gate | None, debugged: tuple[bool, bool, bool], *, is_staged: bool):
         """``gate``: of jobs whose devices meet in collectives; ``debugged``: the settings that the step is compiled for."""
         self.function: Any = None
+        self.x64 = plan.x64
         self._is_stale = False
         self._plan, self._gate = plan, gate
         self._state, self._store, self._written = state, state.store, state.written
-        self._debugging, self._is_staged, self._x64 = debugged, is_staged, plan.x64
+        self._debugging, self._is_staged = debugged, is_staged
         self._together = processes.count() > 1
         self._window = 1 if self._together else MAX_WINDOW  # calls that may be undelivered
         self._label = f"job {plan.graph.name!r}"
@@ -102,7 +104,7 @@ class Launcher:
 
     def stateless(self) -> StatelessStep | None:
         """The step, if it keeps no state; None for any other."""
-        if not isinstance(self.function, Stateless) or self._x64 or self._gate is not None or self._together:
+        if not isinstance(self.function, Stateless) or self.x64 or self._gate is not None or self._together:
             return None
         return StatelessStep(self.function.fetch, self.function.is_single, self._store.lock, self, flags(), self._debugging[:2])
 
@@ -112,7 +114,7 @@ class Launcher:
             return self.launch
         lock, store, function = self._store.lock, self._store, self.function
         pending, bind, written, read = store.pending, self._bind, self._written, self._state.read
-        submit, has_room, x64 = process.delivery.submit, process.delivery.has_room, self._x64
+        submit, has_room, x64 = process.delivery.submit, process.delivery.has_room, self.x64
         prepared = self._state.prepared
         (nans, infs, _), (nans_now, infs_now) = self._debugging, flags()
         check_room = self._gate.check_room if self._gate is not None else None
@@ -235,7 +237,7 @@ class Launcher:
         store.bind_pending = self._bind
         pending = store.pending
         # from here to the end of the line no Python code runs after the step, so no interrupt can lose its outputs
-        with jax.enable_x64(True) if self._x64 else nullcontext():
+        with jax.enable_x64(True) if self.x64 else nullcontext():
             deque(map(pending.append, map(self.function, (state,), (reads,), (feeds,))), maxlen=0)
         results = self._bind(pending[0])
         pending.clear()

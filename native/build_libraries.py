@@ -28,7 +28,7 @@ from pathlib import Path
 SOURCES = Path(__file__).resolve().parent / "src"
 ONEDNN, THREAD_POOL, CALLS = "libofdnnl.so", "libofpool.so", "libofnative.so"  # as long as the names that two of them replace
 JPEG = "libofjpeg.so"
-EXTENSION = "stateless_calls.abi3.so"  # for every CPython from 3.11 on
+EXTENSION = "fast_path.abi3.so"  # for every CPython from 3.11 on
 OPENMP = (  # the functions that it wants of libgomp
     "GOMP_barrier", "GOMP_loop_end_nowait", "GOMP_loop_static_next", "GOMP_loop_static_start", "GOMP_parallel_end",
     "GOMP_parallel_start", "omp_get_max_threads", "omp_get_num_threads", "omp_get_thread_num", "omp_in_parallel",
@@ -71,7 +71,7 @@ def build(target: Path, *, sanitize: str = "") -> list[Path]:
             # Python ends daemon threads by unwinding their stacks with libgcc; the compiler's own unwinder does not understand it
             options = [*found, "-fno-exceptions"]
             try:
-                run([SOURCES / "python" / "stateless_calls.cc"], target / EXTENSION, SOURCES / "python" / "module.map", options)
+                run([SOURCES / "python" / "fast_path.cc"], target / EXTENSION, SOURCES / "python" / "module.map", options)
             except subprocess.CalledProcessError as error:  # it is there for speed: all works without it
                 (target / EXTENSION).unlink(missing_ok=True)
                 print(f"{EXTENSION} is left out: it cannot be built with the headers of this Python ({error})", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""A job of one tiny op, called and awaited, or submitted, with a callback or without."""
+"""A job of one tiny op, called and awaited, or submitted, with a callback or without; a training step of one small layer."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,26 @@ import oneflow as flow
 import oneflow.typing as tp
 
 
-def make(asynchronous: bool = False, callback: bool = True) -> tuple[Callable[[int], None], None]:
+def training_step() -> Callable[[int], None]:
+    @flow.global_function(type="train")
+    def small_step(x: tp.Numpy.Placeholder((20, 32), dtype=flow.float)) -> tp.Numpy:
+        out = flow.layers.dense(x, 16, kernel_initializer=flow.truncated_normal(0.1), name="dense")
+        loss = flow.math.square(out)
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.001]), momentum=0).minimize(loss)
+        return loss
+
+    x = np.ones((20, 32), np.float32)
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            small_step(x)
+
+    return run
+
+
+def make(asynchronous: bool = False, callback: bool = True, trains: bool = False) -> tuple[Callable[[int], None], None]:
+    if trains:
+        return training_step(), None
     returns = tp.Callback[tp.Numpy] if asynchronous else tp.Numpy
 
     @flow.global_function(type="predict")

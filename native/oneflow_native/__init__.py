@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 __version__ = "0.1.0"
-PROTOCOL = 40
+PROTOCOL = 41
 HERE = os.path.join(os.path.dirname(os.path.realpath(__file__)), "lib")
-EXTENSION = "stateless_calls.abi3.so"
+EXTENSION = "fast_path.abi3.so"
 
 
 class Library:
@@ -136,8 +136,8 @@ class JpegWindows:
         return int(self._decode(data, size, *image, *window, out, 3 * (window[3] + self.MARGIN)))
 
 
-def stateless_calls() -> Any:
-    """The extension module that makes calls of jobs without state. Raises ImportError where there is none for this Python."""
+def fast_path() -> Any:
+    """The extension module that makes calls of jobs. Raises ImportError where there is none for this Python."""
     path = os.path.join(HERE, EXTENSION)
     if ".abi3.so" not in importlib.machinery.EXTENSION_SUFFIXES:
         raise ImportError("this Python does not take modules of the stable ABI")

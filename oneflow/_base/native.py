@@ -21,7 +21,7 @@ from .process_state import process_state
 from .rounding import rounded, to_bfloat16
 
 _log = logging.getLogger("oneflow")
-PROTOCOL = 40
+PROTOCOL = 41
 SGEMM = "gemm"  # the name of oneDNN's sgemm among the kernels of products
 # How the names of kernels begin that are not oneDNN's.
 FEW_PIXELS, FEW_ROWS, WINOGRAD = "few pixels", "few rows", "winograd"
@@ -259,13 +259,13 @@ def part() -> Part:
 
 
 @cache
-def stateless_calls() -> Any:
-    """The extension module of the native part that makes calls of jobs without state; None where there is none."""
+def fast_path() -> Any:
+    """The extension module of the native part that makes calls of jobs; None where there is none."""
     try:
         module = importlib.import_module("oneflow_native")
-        return module.stateless_calls() if module.PROTOCOL == PROTOCOL else None
+        return module.fast_path() if module.PROTOCOL == PROTOCOL else None
     except Exception as error:  # there is none, or one that has no such module, or is broken, as ``part`` says then
-        _log.debug("oneflow: calls of jobs without state are made by Python: %s", error)
+        _log.debug("oneflow: calls of jobs are made by Python: %s", error)
         return None
 
 

@@ -20,7 +20,7 @@ from ..graph.graph import Graph, current_or_none, tracing
 from ..graph.node import Blob, Scope
 from ..layers.quantization import AwareTraining
 from ..ops.time_axis import unpack
-from ..runtime import devices, processes, stateless_calls
+from ..runtime import devices, processes, fast_path
 from ..runtime.calling import Call, Launch, caller, launcher
 from ..runtime.delivery import MAX_WINDOW
 from ..runtime.executable import Executable
@@ -34,7 +34,7 @@ from ..runtime.transfer import first_to_host
 from ..runtime.variants import Variants
 from .declaration import Declaration
 from .rates import LearningRates
-from .results import array_spec, converter
+from .results import Conversion, array_spec, converter
 from .step_checks import label_check, loss_check
 
 
@@ -76,13 +76,13 @@ class BuiltJob:
         if meter is not None:
             launch = meter.metered(launch)
         window = 1 if processes.count() > 1 else MAX_WINDOW
-        stateless = executable.launcher.stateless() if executable is not None and meter is None else None
+        fast = executable.launcher.fast_step() if executable is not None and meter is None else None
         if submits:
             delivery = replace(delivery, gives_handles=True)
-            return caller(self.feeds, launch, delivery, window, asynchronous=True, returns_nothing=False, stateless=stateless)
+            return caller(self.feeds, launch, delivery, window, asynchronous=True, returns_nothing=False, fast=fast)
         return caller(
             self.feeds, launch, delivery, window,
-            asynchronous=self.asynchronous, returns_nothing=self.returns_nothing, stateless=stateless,
+            asynchronous=self.asynchronous, returns_nothing=self.returns_nothing, fast=fast,
         )  # fmt: skip
 
     @property
@@ -108,7 +108,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
         refuse(ModeError, f"job {declared.name!r} cannot be built while the body of job {running.name!r} is running",
                hint="look at it, or call it, outside of jobs")  # fmt: skip
     start = perf_counter()
-    graph, leaves, convert, array, structure = _trace(declared, _default_placement)
+    graph, leaves, conversion, array, structure = _trace(declared, _default_placement)
     devices.check_placements(graph, strict=Resource.strict_devices, may_grow=not session.store.meshes.are_used)
     fetches = [*leaves, *(blob.valid_length.count for blob in leaves if blob.valid_length is not None)]
     made = plan(
@@ -130,7 +130,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
     returns = declared.returns
     nothing = graph.returns is None and not returns.callback
     asynchronous = nothing or returns.callback or not returns.annotated
-    copies_first = convert is first_to_host
+    copies_first = conversion.convert is first_to_host
     return BuiltJob(
         graph,
         made,
@@ -138,13 +138,14 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
         Delivery(
             declared.name,
             process.delivery,
-            stateless_calls.converter(convert, array, copies_first),
+            fast_path.converter(*conversion, array, copies_first),
             made.watches,
             process.finished,
             asynchronous and not nothing,
             None if session is process.default_session else functools.partial(as_default, session),
             array=array,
             copies_first=copies_first,
+            look=conversion.look if copies_first else None,
         ),
         Variants(made, session.store, functools.partial(session.random_cell, declared.name), lambda: rates.cell),
         rates,
@@ -163,7 +164,7 @@ def trace(declared: Declaration, placement: Placement) -> tuple[Graph, list[Blob
 
 def _trace(
     declared: Declaration, default_placement: Callable[[], Placement]
-) -> tuple[Graph, list[Blob], Callable[[Any], Any], ArraySpec | None, list[Any]]:
+) -> tuple[Graph, list[Blob], Conversion, ArraySpec | None, list[Any]]:
     """The graph of the body, what it returns as Blobs and as a call's value, that one's shape, and the arguments' structure."""
     graph = Graph(
         declared.name, train=declared.train, scope=_outer_scope(declared, default_placement), config=declared.config,
@@ -187,8 +188,8 @@ def _trace(
                 refuse(ReturnError, rule, source=declared.source)
         _legacy_objective(graph, declared)
         finish(graph)
-    convert = converter(leaves, rebuild, kinds, loss_check(graph, leaves))
-    return graph, leaves, convert, array_spec(leaves, rebuild, kinds), structure
+    conversion = converter(leaves, rebuild, kinds, loss_check(graph, leaves))
+    return graph, leaves, conversion, array_spec(leaves, rebuild, kinds), structure
 
 
 _JOINED = {"local": "joined local", "ListNumpy": "joined ListNumpy"}  # kinds of results, for ``results.py``

@@ -41,6 +41,6 @@ class Prepared:
             """Told the error of a call: gives it the traceback that users see. Returns whether the call has to be made again."""
 
 
-_extension = native.stateless_calls()
+_extension = native.fast_path()
 if not TYPE_CHECKING and _extension is not None:
     Prepared = _extension.Prepared

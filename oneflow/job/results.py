@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import accumulate
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,23 +19,36 @@ from ..runtime.transfer import first_to_host, to_host
 Look = tuple[int, Callable[[Any], None]]  # the place of a result, and what is called with its values
 
 
+class Conversion(NamedTuple):
+    """How values of calls are made.
+
+    Attributes:
+      convert: from fetched device arrays to the value.
+      look: to be called with each value; None for nothing.
+    """
+
+    convert: Callable[[Any], Any]
+    look: Callable[[Any], None] | None
+
+
 def converter(
     leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str], look: Look | None = None
-) -> Callable[[Any], Any]:
+) -> Conversion:
     """From fetched device arrays to the value of a call. Behind the leaves come the counts of those that have a valid length."""
     if not leaves:
-        return lambda arrays: rebuild([])
+        return Conversion(lambda arrays: rebuild([]), None)
     each = [_leaf_converter(kind, blob) for kind, blob in zip(kinds, leaves, strict=True)]
+    probe = object()
+    if len(each) == 1 and leaves[0].valid_length is None and rebuild([probe]) is probe:
+        only = each[0]
+        convert = first_to_host if only is to_host else lambda arrays: only(arrays[0])
+        return Conversion(convert, None if look is None else look[1])
     if look is not None:
         each[look[0]] = _looking(each[look[0]], look[1])
-    probe = object()
     if any(blob.valid_length is not None for blob in leaves):
         cut = _cutter(leaves, kinds)
-        return lambda arrays: rebuild([convert(array) for convert, array in zip(each, cut(arrays), strict=True)])
-    if len(each) == 1 and rebuild([probe]) is probe:
-        only = each[0]
-        return first_to_host if only is to_host else lambda arrays: only(arrays[0])
-    return lambda arrays: rebuild([convert(array) for convert, array in zip(each, arrays, strict=True)])
+        return Conversion(lambda arrays: rebuild([make(array) for make, array in zip(each, cut(arrays), strict=True)]), None)
+    return Conversion(lambda arrays: rebuild([make(array) for make, array in zip(each, arrays, strict=True)]), None)
 
 
 def array_spec(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str]) -> ArraySpec | None:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from . import stateless_calls
+from . import fast_path
 from .feed import Feeds
 from .gate import NoRoomError
 from .host_pipeline import HostPipeline
-from .launching import StatelessStep
+from .launching import FastStep
 from .process import process
 from .result import Delivery, Result
 from .variants import Variants
@@ -76,21 +76,21 @@ def caller(
     *,
     asynchronous: bool,
     returns_nothing: bool,
-    stateless: StatelessStep | None = None,
+    fast: FastStep | None = None,
 ) -> Call:
     """A function that makes one call with the arguments it is given.
 
-    ``stateless`` is the step that ``launch`` runs, if it has no state.
+    ``fast`` is the step that ``launch`` runs, if it is one of those.
 
     Raises: what checking the feeds and running the step raise; StaleExecutableError where the job must be compiled again.
     """
     if asynchronous:
         call = _asynchronous(feeds, launch, delivery, window, returns_nothing)
-        return call if stateless is None or returns_nothing else stateless_calls.asynchronous(stateless, feeds, delivery, call)
+        return call if fast is None or returns_nothing else fast_path.asynchronous(fast, feeds, delivery, call)
     if any(not watch.deferred for watch in delivery.watches):
         return _watched(feeds, launch, delivery, window)
     call = _synchronous(feeds, launch, delivery)
-    return call if stateless is None else stateless_calls.synchronous(stateless, feeds, delivery, call)
+    return call if fast is None else fast_path.synchronous(fast, feeds, delivery, call)
 
 
 def _asynchronous(feeds: Feeds, launch: Launch, delivery: Delivery, window: int, returns_nothing: bool) -> Call:

@@ -46,7 +46,7 @@ class Deliveries:
     _last_delivered: int
 
 
-_extension = native.stateless_calls()
+_extension = native.fast_path()
 if not TYPE_CHECKING and _extension is not None:
     Deliveries = _extension.Deliveries
 
@@ -95,7 +95,7 @@ class DeliveryThread(Deliveries):
     def start(self) -> None:
         """Starts the thread where it does not run."""
         if self.thread is None:
-            self._extension = native.stateless_calls()
+            self._extension = native.fast_path()
             self.thread = threading.Thread(target=self._run, name="oneflow-delivery", daemon=True)
             self.thread.start()
 

@@ -83,7 +83,7 @@ class Feeds:
           own_part: each process of the run feeds its share of the batches.
           look: called with the arrays of each call that ``checker()`` has checked.
         """
-        self._job, self._look = job_name, look
+        self._job, self.look = job_name, look
         self._shares = own_part and processes.count() > 1
         self._inputs = [self._share(spec) for spec in inputs] if self._shares else list(inputs)
         self._structure = list(structure)
@@ -97,14 +97,17 @@ class Feeds:
         self._owned: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _small_copies if self.are_small else _copies
 
     def plain(self) -> Plain | None:
-        """Shape and dtype of each argument where all are arrays of one shape that are fed as they are; None for other inputs."""
-        if self._static is None or not self._flat or self._shares or self._look is not None:
+        """Shape and dtype of each argument where all are arrays of one shape that are fed as they are; None for other inputs.
+
+        What ``look`` does is not among that.
+        """
+        if self._static is None or not self._flat or self._shares:
             return None
         return tuple(self._static)
 
     def checker(self) -> Check:
         """``__call__``, without what need not be asked at each call where all inputs are arrays of one shape."""
-        check, look = self._bare_checker(), self._look
+        check, look = self._bare_checker(), self.look
         if look is None:
             return check
 
@@ -118,7 +121,7 @@ class Feeds:
     def taker(self) -> Check:
         """As ``checker()``, and gives copies, which the caller of an asynchronous call cannot change."""
         check, owned = self.checker(), self._owned
-        if self._static is None or len(self._static) != 1 or owned is not _small_copies or self._look is not None:
+        if self._static is None or len(self._static) != 1 or owned is not _small_copies or self.look is not None:
             return lambda args: owned(check(args))
         ((only, only_dtype),), ndarray = self._static, np.ndarray
 

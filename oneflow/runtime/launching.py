@@ -16,23 +16,37 @@ from . import first_run, processes
 from .debugging import debugging, flags
 from .delivery import MAX_WINDOW
 from .gate import Gate, NoRoomError, Results, StaleExecutableError
+from .prepared import Prepared
 from .process import process
 from .result import Delivery
 from .step_state import StepState
+from .store import Cell
 from .transfer import readable
 
 Merge = Callable[[Results], Results]
 
 
-class StatelessStep(NamedTuple):
-    """A step that reads and changes nothing but its feeds, for those who launch it themselves.
+class FastStep(NamedTuple):
+    """A step that few things can happen to, for those who launch it themselves.
 
-    ``fetch(*feeds)`` gives the fetched array, or a tuple where they are not ``is_single``. Only where ``launcher.is_ready`` and
-    ``flags`` say ``debugged``, and to queue its results only with ``lock`` held: else the launcher is asked.
+    Only where ``launcher.is_ready`` and ``flags`` say ``debugged``: else the launcher is asked. One that keeps state is run with
+    ``lock`` held, where ``outputs`` is empty; the others need it only to queue their results.
+
+    Attributes:
+      function: of the values of ``written``, those of ``read`` with the prepared ones, and the feeds: the new values of
+        ``written``, what is fetched, and two empty tuples. Where there is no state: of the feeds one by one, what is fetched.
+      is_single: there is no state, and the function gives one array in place of a tuple.
+      written, read: the cells of the store that the step replaces, and only reads; None where there is no state.
+      prepared: has ``values()``, which come behind those of ``read``; None for none.
+      outputs: what a step has given whose new state is not bound yet.
     """
 
-    fetch: Callable[..., Any]
+    function: Callable[..., Any]
     is_single: bool
+    written: tuple[Cell, ...] | None
+    read: tuple[Cell, ...]
+    prepared: Prepared | None
+    outputs: list[Any]
     lock: AbstractContextManager[Any]
     launcher: Launcher
     flags: tuple[Flag, Flag]
@@ -102,11 +116,19 @@ class Launcher:
             return process.uninterrupted.run(lambda: self._launch(feeds, delivery, merge))
         return self._launch(feeds, delivery, merge)
 
-    def stateless(self) -> StatelessStep | None:
-        """The step, if it keeps no state; None for any other."""
-        if not isinstance(self.function, Stateless) or self.x64 or self._gate is not None or self._together:
+    def fast_step(self) -> FastStep | None:
+        """The step, if it is one of those; None for any other."""
+        plan, state = self._plan, self._state
+        is_plain = not (self.x64 or self._is_staged or self._together or plan.devices or plan.watches or plan.token_is_needed())
+        if not is_plain or self._gate is not None:
             return None
-        return StatelessStep(self.function.fetch, self.function.is_single, self._store.lock, self, flags(), self._debugging[:2])
+        function, is_single, written = self.function, False, tuple(self._written)
+        if isinstance(function, Stateless):
+            function, is_single, written = function.fetch, function.is_single, None
+        return FastStep(
+            function, is_single, written, tuple(state.read), state.prepared, self._store.pending,
+            self._store.lock, self, flags(), self._debugging[:2],
+        )  # fmt: skip
 
     def quick(self) -> Callable[[Any, Delivery | None], Any]:
         """``launch``, with all that need not be asked at each call found out once."""

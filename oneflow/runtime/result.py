@@ -66,12 +66,13 @@ class Delivery:
     Attributes:
       convert: makes the value of a call from its fetched device arrays.
       finished: ``finished(*results)`` is called when the device has finished calls, with the results of each. Of those that the
-        extension module has made it may not be called: nobody counts steps without state.
+        extension module has made it may not be called: nobody counts those.
       gives_handles: callers get the results, and may register callbacks.
       scope: what handlers and callbacks run in; None for nothing.
       seconds: what the last call took that was waited for; infinite before the first.
       array: what is known of the value before a call; None unless it is one array of a fixed shape.
       copies_first: the value is a copy of the first array that is fetched, and nothing else.
+      look: what ``convert`` calls with that copy; None for nothing, and where it makes something else.
     """
 
     job_name: str
@@ -84,6 +85,7 @@ class Delivery:
     seconds: float = float("inf")
     array: ArraySpec | None = None
     copies_first: bool = False
+    look: Callable[[Any], None] | None = None
 
 
 class _Waiters:
@@ -117,7 +119,7 @@ class Record:
     has_callbacks = False
 
 
-_extension = native.stateless_calls()
+_extension = native.fast_path()
 if not TYPE_CHECKING and _extension is not None:
     Record = _extension.Record
 

@@ -1,5 +1,6 @@
-// An extension module of CPython: the calls of steps without state as oneflow/runtime/stateless_calls.py makes them, and
-// oneflow/runtime/delivery.py passes them, with the same objects and in the same order, without an interpreter between.
+// An extension module of CPython: calls of steps as oneflow/runtime/fast_path.py makes them, or for those that keep state
+// oneflow/runtime/calling.py and launching.py, and as oneflow/runtime/delivery.py passes them, with the same objects and in the
+// same order, without an interpreter between.
 //
 // Whatever is unusual is left to the Python code: arguments that do not fit, settings that have changed, errors to be raised.
 // It runs with Python's lock held, which JAX lets go of while it computes and waits, and long copies while they copy.
@@ -27,7 +28,7 @@ constexpr npy_intp kAlignment = 64;  // bytes: XLA uses memory in place where it
 constexpr Py_ssize_t kLongCopy = 1 << 16;  // bytes
 
 struct Names {
-  PyObject *is_ready, *value, *seconds, *has_room, *wait_for_room, *tell, *done, *prepared, *call_checked, *failed;
+  PyObject *is_ready, *value, *values, *seconds, *has_room, *wait_for_room, *tell, *done, *prepared, *call_checked, *failed;
 } names;
 PyTypeObject *state_type, *record_type, *deliveries_type, *callable_type;
 
@@ -85,18 +86,18 @@ struct Spec {
   }
 };
 
-// What a function of this module was made with: attributes of ``Parts`` in stateless_calls.py.
-enum { FETCH, LAUNCHER, DELIVERIES, NANS_NOW, NANS, INFS_NOW, INFS, DELIVERY, CONVERT, OTHERWISE, ENTER, LEAVE, ACQUIRE, RELEASE,
-       PENDING, APPEND, NUMBERS, NEWEST, RESULT, WAKE, INPUTS, OUTPUT, PARTS };
+// What a function of this module was made with: attributes of ``Parts`` in fast_path.py.
+enum { FUNCTION, WRITTEN, READ, PREPARED, OUTPUTS, LAUNCHER, DELIVERIES, NANS_NOW, NANS, INFS_NOW, INFS, DELIVERY, CONVERT, OTHERWISE, ENTER, LEAVE, ACQUIRE, RELEASE,
+       PENDING, APPEND, NUMBERS, NEWEST, RESULT, WAKE, INPUTS, OUTPUT, LOOK_AT_FEEDS, LOOK, PARTS };
 const char* const kParts[PARTS] = {
-    "fetch", "launcher", "deliveries", "nans_now", "nans", "infs_now", "infs", "delivery", "convert", "otherwise", "enter",
-    "leave", "acquire", "release", "pending", "append", "numbers", "newest", "result", "wake",
-    "inputs", "output"};
+    "function", "written", "read", "prepared", "outputs", "launcher", "deliveries", "nans_now", "nans", "infs_now", "infs",
+    "delivery", "convert", "otherwise", "enter", "leave", "acquire", "release", "pending", "append", "numbers", "newest",
+    "result", "wake", "inputs", "output", "look_at_feeds", "look"};
 
 struct State {
   PyObject_HEAD
   PyObject* parts[PARTS];
-  bool is_single, gives_handles, reads_buffers;
+  bool is_single, keeps_state, gives_handles, reads_buffers;
   double interruptible_from, ended;
   std::vector<Spec>* inputs;
   Spec* output;
@@ -146,8 +147,10 @@ bool fits(const State* s, PyObject* arguments) {
   return true;
 }
 
+// With the lock held where the step keeps state.
 int may_run(const State* s) {
   if (deliveries_of(s->parts[DELIVERIES])->attention) return 0;
+  if (s->keeps_state && PyList_Size(s->parts[OUTPUTS]) != 0) return 0;  // an interrupted step's, not bound yet
   int same = is_same(s->parts[LAUNCHER], names.is_ready, Py_True);
   if (same == 1) same = is_same(s->parts[NANS_NOW], names.value, s->parts[NANS]);
   if (same == 1) same = is_same(s->parts[INFS_NOW], names.value, s->parts[INFS]);
@@ -227,19 +230,65 @@ PyObject* read_buffer(State* s, PyObject* fetched) {
   return is_whole ? made.release() : nullptr;
 }
 
+bool look(PyObject* function, PyObject* at) { return function == Py_None || done(call(function, at)); }
+
 // The value of what was fetched, of which `array` is the one array that is copied.
 PyObject* value_of(State* s, PyObject* fetched, PyObject* array) {
-  if (s->reads_buffers) {
-    PyObject* made = read_buffer(s, array);
-    if (made != nullptr || PyErr_Occurred()) return made;
+  Ref made(s->reads_buffers ? read_buffer(s, array) : nullptr);
+  if (!made) {
+    if (PyErr_Occurred()) return nullptr;
+    Ref converted(call(s->parts[CONVERT], fetched));
+    if (!converted || !look(s->parts[LOOK], converted.get())) return nullptr;
+    s->reads_buffers = false;  // it was not a failed computation that could not be read
+    return converted.release();
   }
-  PyObject* made = call(s->parts[CONVERT], fetched);
-  if (made != nullptr) s->reads_buffers = false;  // it was not a failed computation that could not be read
-  return made;
+  return look(s->parts[LOOK], made.get()) ? made.release() : nullptr;
 }
 
+// The present values of cells, and behind them what is prepared.
+PyObject* values_of(PyObject* cells, PyObject* prepared) {
+  Ref more(prepared == Py_None ? Py_NewRef(nothing) : PyObject_CallMethodObjArgs(prepared, names.values, nullptr));
+  if (!more) return nullptr;
+  const Py_ssize_t count = PyTuple_Size(cells), added = PyTuple_Size(more.get());
+  Ref made(added < 0 ? nullptr : PyTuple_New(count + added));
+  for (Py_ssize_t i = 0; made && i < count + added; ++i) {
+    PyObject* value =
+        i < count ? PyObject_GetAttr(PyTuple_GetItem(cells, i), names.value) : Py_XNewRef(PyTuple_GetItem(more.get(), i - count));
+    if (value == nullptr || PyTuple_SetItem(made.get(), i, value) != 0) return nullptr;
+  }
+  return made.release();
+}
+
+// Runs a step that keeps state, with the lock held, and makes its new state that of the session: as ``launch`` of launching.py.
+// Returns what it fetches, and two empty tuples. Between its outputs and their place in the cells no Python code runs, so that no
+// interrupt can lose them.
+PyObject* step(const State* s, PyObject* feeds) {
+  Ref reads(values_of(s->parts[READ], s->parts[PREPARED]));
+  Ref state(reads ? values_of(s->parts[WRITTEN], Py_None) : nullptr);
+  if (!state) return nullptr;
+  PyObject* given[] = {nullptr, state.get(), reads.get(), feeds};
+  Ref outputs(PyObject_Vectorcall(s->parts[FUNCTION], given + 1, 3 | kOffset, nullptr));
+  if (!outputs) return nullptr;
+  PyObject* written = PyTuple_GetItem(outputs.get(), 0);
+  if (written == nullptr || PyTuple_Size(written) != PyTuple_Size(s->parts[WRITTEN])) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "a step has given another number of values than it replaces");
+    return nullptr;
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_Size(written); ++i) {
+    PyObject* cell = PyTuple_GetItem(s->parts[WRITTEN], i);
+    if (PyObject_SetAttr(cell, names.value, PyTuple_GetItem(written, i)) != 0) return nullptr;
+  }
+  return PyTuple_GetSlice(outputs.get(), 1, PyTuple_Size(outputs.get()));
+}
+
+// What a step without state fetches.
 PyObject* fetch(const State* s, PyObject** arguments) {  // there is room for one more in front of them
-  return PyObject_Vectorcall(s->parts[FETCH], arguments, s->inputs->size() | kOffset, nullptr);
+  return PyObject_Vectorcall(s->parts[FUNCTION], arguments, s->inputs->size() | kOffset, nullptr);
+}
+
+void release(const State* s) {  // whatever error is set
+  KeptError kept;
+  if (!done(call(s->parts[RELEASE]))) PyErr_Clear();  // it is held
 }
 
 double now() {
@@ -252,35 +301,54 @@ PyObject* run_now(State* s, PyObject* arguments) {
   PyObject* given[1 + kMostInputs];
   for (size_t i = 0; i < s->inputs->size(); ++i) given[1 + i] = PyTuple_GetItem(arguments, Py_ssize_t(i));
   Ref fetched(fetch(s, given + 1));
-  Ref value(fetched ? value_of(s, fetched.get(), fetched.get()) : nullptr);
-  if (!value) return nullptr;
-  const double time = now(), since = time - s->ended;
-  s->ended = time;
-  if (since > s->interruptible_from) {  // this call may have taken as long: the next one is timed
-    Ref seconds(PyFloat_FromDouble(s->interruptible_from));
-    if (!seconds || PyObject_SetAttr(s->parts[DELIVERY], names.seconds, seconds.get()) != 0) return nullptr;
-  }
-  return value.release();
+  return fetched ? value_of(s, fetched.get(), fetched.get()) : nullptr;
 }
 
-// As ``synchronous`` of stateless_calls.py
+// As ``run_now`` for a step that keeps state. `may` becomes what ``may_run`` says.
+PyObject* run_state_now(State* s, PyObject* arguments, int* may) {
+  if (!look(s->parts[LOOK_AT_FEEDS], arguments)) return nullptr;
+  if (!done(call(s->parts[ACQUIRE]))) return nullptr;
+  *may = may_run(s);
+  Ref results(*may == 1 ? step(s, arguments) : nullptr);
+  release(s);
+  PyObject* fetched = results ? PyTuple_GetItem(results.get(), 0) : nullptr;
+  if (fetched == nullptr) return nullptr;
+  return value_of(s, fetched, s->output != nullptr ? PyTuple_GetItem(fetched, 0) : nullptr);
+}
+
+bool note_end(State* s) {
+  const double time = now(), since = time - s->ended;
+  s->ended = time;
+  if (since <= s->interruptible_from) return true;
+  Ref seconds(PyFloat_FromDouble(s->interruptible_from));  // this call may have taken as long: the next one is timed
+  return seconds && PyObject_SetAttr(s->parts[DELIVERY], names.seconds, seconds.get()) == 0;
+}
+
+// As ``synchronous`` of fast_path.py
 PyObject* call_synchronously(PyObject* self, PyObject* arguments) {
   State* s = state_of(self);
   if (!is_alive(s)) return nullptr;
   if (!fits(s, arguments)) return call(s->parts[OTHERWISE], arguments);
   if (!done(call(s->parts[ENTER], Py_None))) return nullptr;
-  PyObject* value = nullptr;
   int may = may_run(s);
   if (may == 1) {
     Ref seconds(PyObject_GetAttr(s->parts[DELIVERY], names.seconds));
     may = seconds ? PyFloat_AsDouble(seconds.get()) < s->interruptible_from : -1;
   }
-  if (may == 1) value = run_now(s, arguments);
+  Ref value(may != 1 ? nullptr : s->keeps_state ? run_state_now(s, arguments, &may) : run_now(s, arguments));
+  const bool is_made = value && note_end(s);
   {
     KeptError kept;
     if (!done(call(s->parts[LEAVE]))) PyErr_Clear();  // it has an entry: its own
   }
-  return may == 0 ? call(s->parts[OTHERWISE], arguments) : value;
+  if (may == 0) return call(s->parts[OTHERWISE], arguments);
+  return is_made ? value.release() : nullptr;
+}
+
+PyObject* tuple_of(PyObject** objects, size_t count) {
+  PyObject* made = PyTuple_New(Py_ssize_t(count));
+  for (size_t i = 0; made != nullptr && i < count; ++i) PyTuple_SetItem(made, Py_ssize_t(i), Py_NewRef(objects[i]));
+  return made;
 }
 
 int has_room(const State* s) {
@@ -290,11 +358,16 @@ int has_room(const State* s) {
   return answer ? PyObject_IsTrue(answer.get()) : -1;
 }
 
-// Runs the step and queues its Result: as ``dispatcher`` of delivery.py and ``queued`` of result.py
+// Runs the step and queues its Result: as ``dispatcher``, or ``submit``, of delivery.py and ``queued`` of result.py
 PyObject* run_later(State* s, PyObject** arguments) {
-  Ref fetched(fetch(s, arguments));
+  Ref feeds(s->keeps_state ? tuple_of(arguments, s->inputs->size()) : nullptr);
+  if (s->keeps_state && !feeds) return nullptr;
+  Ref fetched(s->keeps_state ? step(s, feeds.get()) : fetch(s, arguments));
   if (!fetched) return nullptr;
-  Ref results(s->is_single ? nullptr : PyTuple_Pack(3, fetched.get(), nothing, nothing));
+  const bool is_whole = s->keeps_state;  // what delivery is given, and not one array
+  Ref results(is_whole       ? fetched.release()
+              : s->is_single ? nullptr
+                             : PyTuple_Pack(3, fetched.get(), nothing, nothing));
   Ref made(results || s->is_single ? PyType_GenericAlloc(reinterpret_cast<PyTypeObject*>(s->parts[RESULT]), 0) : nullptr);
   Ref number(made ? PyIter_Next(s->parts[NUMBERS]) : nullptr);
   if (!number) return nullptr;
@@ -317,7 +390,7 @@ PyObject* run_later(State* s, PyObject** arguments) {
   return made.release();
 }
 
-// As ``asynchronous`` of stateless_calls.py
+// As ``asynchronous`` of fast_path.py
 PyObject* call_asynchronously(PyObject* self, PyObject* arguments) {
   State* s = state_of(self);
   if (!is_alive(s)) return nullptr;
@@ -329,7 +402,7 @@ PyObject* call_asynchronously(PyObject* self, PyObject* arguments) {
     if (copies[1 + count] == nullptr) break;
   }
   PyObject* made = nullptr;
-  int may = count == s->inputs->size() ? 1 : -1, room = 0;
+  int may = count == s->inputs->size() && look(s->parts[LOOK_AT_FEEDS], arguments) ? 1 : -1, room = 0;
   while (may == 1 && room == 0) {
     if (!done(call(s->parts[ACQUIRE]))) {
       may = -1;
@@ -339,10 +412,7 @@ PyObject* call_asynchronously(PyObject* self, PyObject* arguments) {
     room = may == 1 ? has_room(s) : -1;
     if (room == 1) made = run_later(s, copies + 1);
     if (may == 1 && room < 0) may = -1;
-    {
-      KeptError kept;
-      if (!done(call(s->parts[RELEASE]))) PyErr_Clear();  // it is held
-    }
+    release(s);
     if (room == 0 && !done(PyObject_CallMethodObjArgs(s->parts[DELIVERIES], names.wait_for_room, nullptr))) may = -1;
   }
   for (; count > 0; --count) keep(s, count - 1, copies[count]);
@@ -366,7 +436,7 @@ PyObject* function_of(PyMethodDef* method, PyObject* parts) {
   State* s = state_of(made.get());
   const bool calls = method != &conversion;
   for (int i = 0; i < PARTS; ++i) {
-    if (!calls && i != CONVERT && i != OUTPUT) continue;
+    if (!calls && i != CONVERT && i != OUTPUT && i != LOOK) continue;
     s->parts[i] = PyObject_GetAttrString(parts, kParts[i]);
     if (s->parts[i] == nullptr) return nullptr;
   }
@@ -380,6 +450,7 @@ PyObject* function_of(PyMethodDef* method, PyObject* parts) {
   Ref handles(single && seconds ? PyObject_GetAttrString(s->parts[DELIVERY], "gives_handles") : nullptr);
   if (!handles) return nullptr;
   s->is_single = single.get() == Py_True;
+  s->keeps_state = s->parts[WRITTEN] != Py_None;
   s->gives_handles = handles.get() == Py_True;
   s->interruptible_from = PyFloat_AsDouble(seconds.get());
   const Py_ssize_t count = PyTuple_Size(s->parts[INPUTS]);
@@ -536,7 +607,7 @@ PyMethodDef functions[] = {
     {"pass_on", pass_on, METH_VARARGS, "Delivers calls that nothing is to be run for."},
     {nullptr, nullptr, 0, nullptr}};
 
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "stateless_calls", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "fast_path", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
 
 PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse)},
                        {Py_tp_clear, reinterpret_cast<void*>(clear)},
@@ -567,7 +638,7 @@ PyType_Spec callable_spec = {"oneflow_native.Prepared", sizeof(PyObject), 0, Py_
 
 bool intern() {
   const std::pair<PyObject**, const char*> all[] = {
-      {&names.is_ready, "is_ready"}, {&names.value, "value"}, {&names.seconds, "seconds"}, {&names.has_room, "has_room"},
+      {&names.is_ready, "is_ready"}, {&names.value, "value"}, {&names.values, "values"}, {&names.seconds, "seconds"}, {&names.has_room, "has_room"},
       {&names.wait_for_room, "wait_for_room"}, {&names.tell, "tell"}, {&names.done, "done"},
       {&names.prepared, "_call"}, {&names.call_checked, "_call_checked"}, {&names.failed, "_failed"}};
   for (auto& [name, text] : all) {
@@ -594,7 +665,7 @@ bool make_types(PyObject* module) {  // those with a name are its attributes
 }
 }  // namespace
 
-PyMODINIT_FUNC PyInit_stateless_calls() {
+PyMODINIT_FUNC PyInit_fast_path() {
   import_array();
   if (!intern()) return nullptr;
   Ref made(PyModule_Create(&definition));

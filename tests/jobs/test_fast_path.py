@@ -1,4 +1,4 @@
-"""Calls of jobs that keep no state, which take a path of their own."""
+"""Calls that take a path of their own: of jobs that keep no state, and with the extension module of jobs that do."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ ONE = np.ones((2, 3), np.float32)
 @pytest.fixture(params=["extension", "python"], autouse=True)
 def made_by(request, monkeypatch):
     """The calls are made by the native part's extension module, or without it."""
-    extension = native.stateless_calls()
+    extension = native.fast_path()
     if request.param == "extension" and extension is None:
         pytest.skip("the native part has no extension module here")
     found = extension if request.param == "extension" else None
-    monkeypatch.setattr(native, "stateless_calls", lambda: found)
+    monkeypatch.setattr(native, "fast_path", lambda: found)
     monkeypatch.setattr(process.delivery, "_extension", found)
     return request.param
 
@@ -107,6 +107,233 @@ def test_values(declare):
     for later, want in waiting:
         for got, exact in zip(later.result(), want, strict=True):
             np.testing.assert_allclose(got, exact, rtol=1e-6)
+
+
+# --- jobs that keep state
+
+
+def training(asynchronous: bool = False, rows: int = 4):
+    """A train job with labels, dropout and momentum, and a predict job that folds its batch normalization."""
+    images, labels = tp.Numpy.Placeholder((rows, 5)), tp.Numpy.Placeholder((rows,), dtype=flow.int32)
+
+    def logits(x, trains):
+        h = flow.layers.dense(x, 8, kernel_initializer=flow.random_normal_initializer(), name="a")
+        h = flow.layers.batch_normalization(h, axis=1, training=trains, name="n")
+        h = flow.nn.dropout(h, rate=0.3) if trains else h
+        return flow.layers.dense(h, 3, kernel_initializer=flow.random_normal_initializer(), name="b")
+
+    @flow.global_function("train")
+    def train(x: images, y: labels) -> tp.Callback[tp.Numpy] if asynchronous else tp.Numpy:
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, logits(x, True))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([5], [0.1, 0.05]), momentum=0.9).minimize(loss)
+        return loss
+
+    @flow.global_function("predict")
+    def predict(x: images) -> tp.Numpy:
+        return logits(x, False)
+
+    flow.manual_seed(5)
+    return train, predict
+
+
+def batches(count: int, rows: int = 4):
+    rng = np.random.default_rng(1)
+    return [(rng.random((rows, 5), np.float32), rng.integers(0, 3, rows).astype(np.int32)) for _ in range(count)]
+
+
+def run_of_training(asynchronous: bool):
+    """All values of a training, and the variables at its end."""
+    train, predict = training(asynchronous)
+    found = []
+    for i, (x, y) in enumerate(batches(40)):
+        if asynchronous:
+            train(x, y)(lambda loss: found.append(loss))
+            x[...], y[...] = -1000, 0  # the call has its own
+        else:
+            found.append(train(x, y))
+        if i % 10 == 3:
+            flow.sync_default_session()
+            found.append(predict(np.ones((4, 5), np.float32)))
+    flow.sync_default_session()
+    return found, {name: np.array(value) for name, value in flow.get_all_variables().items()}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """What each way of calling gives, made without the extension module at first use."""
+    return {}
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_training_is_the_same_bit_for_bit(trained, monkeypatch, asynchronous):
+    if asynchronous not in trained:
+        with monkeypatch.context() as patch:
+            patch.setattr(native, "fast_path", lambda: None)
+            patch.setattr(process.delivery, "_extension", None)
+            trained[asynchronous] = run_of_training(asynchronous)
+        flow.clear_default_session()
+    (found, variables), (exact, expected) = run_of_training(asynchronous), trained[asynchronous]
+    assert len(found) == len(exact) == 44 and variables.keys() == expected.keys()
+    for got, want in zip(found, exact, strict=True):
+        np.testing.assert_array_equal(got, want)
+    for name, value in variables.items():
+        np.testing.assert_array_equal(value, expected[name], err_msg=name)
+    assert variables["System-Train-TrainStep-train"] == 40
+
+
+def test_who_makes_the_calls_of_jobs_with_state(made_by):
+    train, predict = training()
+    (x, y), *_ = batches(1)
+    for _ in range(2):
+        train(x, y), train.submit(x, y).result(), predict(x), predict.submit(x).result()
+    is_native = made_by == "extension"
+    for call in (train._call, train._submit, predict._call, predict._submit):
+        assert (type(call) is type(len)) == is_native
+
+
+def test_a_prediction_sees_what_calls_and_loads_have_changed(tmp_path):
+    train, predict = training()
+    given = batches(6)
+    ones = np.ones((4, 5), np.float32)
+    train(*given[0])
+    flow.checkpoint.save(str(tmp_path / "first"))
+    first = predict(ones)
+    for x, y in given:
+        before = predict(ones)
+        train(x, y)
+        assert np.abs(predict(ones) - before).max() > 0
+        np.testing.assert_array_equal(predict.submit(ones).result(), predict(ones))
+    flow.load_variables(flow.checkpoint.get(str(tmp_path / "first")))
+    np.testing.assert_array_equal(predict(ones), first)
+
+
+def test_a_learning_rate_that_is_set_between_calls():
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        w = flow.get_variable("w", (2, 3), initializer=flow.zeros_initializer())
+        loss = flow.math.reduce_sum(w * x)
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)
+        return loss
+
+    want = 0.0
+    for rate in (1.0, 0.5, 0.25, 2.0, 0.0):
+        train.learning_rate = rate
+        for _ in range(3):
+            train(ONE)
+            want -= rate
+        np.testing.assert_allclose(flow.get_all_variables()["w"].numpy(), np.full((2, 3), want), rtol=1e-6)
+
+
+def test_labels_and_losses_are_looked_at(caplog):
+    train, _ = training()
+    (x, y), *_ = batches(1)
+    for _ in range(3):
+        train(x, y)
+    time.sleep(0.03)  # they are looked at so often
+    train(x, np.array([0, 1, 2, 7], np.int32))
+    assert any("1 of 4 labels (0 to 7) that call 3" in record.getMessage() for record in caplog.records)
+    time.sleep(0.03)
+    for _ in range(3):
+        train(x * np.float32(np.inf), y)
+        time.sleep(0.03)
+    assert any("is not finite at call" in record.getMessage() for record in caplog.records)
+
+
+def test_an_interrupted_training_has_made_whole_steps():
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        v, w = (flow.get_variable(name, (2, 3), initializer=flow.zeros_initializer()) for name in "vw")
+        loss = flow.math.reduce_sum(v * x) + flow.math.reduce_sum(w * x)
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)
+        return loss
+
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for how in (train, train.submit):
+            how(ONE)
+            for pause in (0.005, 0.011, 0.02, 0.037) * 3:
+                with pytest.raises(KeyboardInterrupt):
+                    signal.setitimer(signal.ITIMER_REAL, pause)
+                    while True:
+                        how(ONE)
+                found = {name: value.numpy() for name, value in flow.get_all_variables().items()}
+                steps = found["System-Train-TrainStep-train"][0]
+                for name in "vw":
+                    np.testing.assert_array_equal(found[name], np.full((2, 3), -steps))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    train(ONE)
+    assert flow.get_all_variables()["v"].numpy()[0, 0] == -(steps + 1)
+
+
+def test_threads_that_train_and_predict():
+    train, predict = training()
+    given = batches(50)
+    train(*given[0])
+    predict(given[0][0])
+    wrong, begun = [], flow.get_all_variables()["System-Train-TrainStep-train"].numpy()[0]
+
+    def work(number):
+        try:
+            for i, (x, y) in enumerate(given):
+                value = [train, train.submit, predict, predict.submit][(i + number) % 4](*(x, y)[: 2 - (i + number) % 4 // 2])
+                value = value if isinstance(value, np.ndarray) else value.result()
+                if not np.isfinite(value).all():
+                    wrong.append(value)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert flow.get_all_variables()["System-Train-TrainStep-train"].numpy()[0] - begun == 100
+
+
+def test_calls_of_jobs_with_state_keep_no_references():
+    train, predict = training()
+    (x, y), *_ = batches(1)
+    wrong = np.ones((3, 3), np.float32)
+
+    def work(times):
+        for _ in range(times):
+            train(x, y)
+            train.submit(x, y)
+            predict(x)
+            predict.submit(x)
+            with pytest.raises(flow.errors.FeedShapeError):
+                train(wrong, y)
+        flow.sync_default_session()
+
+    work(40)
+    gc.collect()
+    cells = train.executables[-1][1].launcher._written
+    kept = [x, y, None, (), process.delivery, train._built.delivery, process.lock, *cells]
+    before = [sys.getrefcount(each) for each in kept]
+    work(300)
+    after = [sys.getrefcount(each) for each in kept]
+    assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True)), list(zip(before, after, strict=True))
+    assert all(sys.getrefcount(cell.value) <= 3 for cell in cells)
+
+
+def test_a_closed_session_and_a_redefined_job():
+    train, _ = training()
+    (x, y), *_ = batches(1)
+    for _ in range(3):
+        train(x, y)
+    flow.clear_default_session()
+    with pytest.raises(flow.errors.ModeError, match="cannot be called any more"):
+        train(x, y)
+    with pytest.raises(flow.errors.ModeError, match="cannot be called any more"):
+        train.submit(x, y)
+    again, _ = training()
+    assert np.isfinite(again(x, y)).all()
+
+
+# --- what they are made of
 
 
 def test_both_make_the_same_result():
@@ -191,7 +418,7 @@ def test_what_calls_read_of_delivery():
     assert deliveries.undelivered() <= deliveries._window + 1  # one may be about to be taken off a full queue
     flow.sync_default_session()
     assert deliveries._last_begun == deliveries._last_delivered == before + 100
-    extension = native.stateless_calls()
+    extension = native.fast_path()
     if extension is not None:
         assert isinstance(deliveries, extension.Deliveries) and isinstance(job, extension.Prepared)
         with pytest.raises(TypeError):

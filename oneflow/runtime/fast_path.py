@@ -1,7 +1,8 @@
-"""Calls of steps without state, in as few frames as can be: a tiny call is made of such nanoseconds.
+"""Calls of steps in as few frames as can be: a tiny call is made of such nanoseconds.
 
 Where anything is to be waited for, or has changed, a call is made ``otherwise``. Where the native part has its extension module
-(``native/src/python/stateless_calls.cc``), that does what the functions here describe.
+(``native/src/python/fast_path.cc``), that does what the functions here describe, and the same for steps that keep state, whose
+calls are made ``otherwise`` without it.
 """
 
 from __future__ import annotations
@@ -15,25 +16,34 @@ import numpy as np
 from .._base import native
 from . import processes
 from .feed import Feeds, Plain
-from .launching import StatelessStep
+from .launching import FastStep
+from .prepared import Prepared
 from .process import process
 from .result import ArraySpec, Delivery, Result
+from .store import Cell
+from .transfer import first_to_host
 from .waiting import INTERRUPTIBLE_FROM_SECONDS
 
 Call = Callable[[Sequence[Any]], Any]
 Convert = Callable[[Any], Any]
+Look = Callable[[Any], None]
 MOST_INPUTS = 16  # of what the extension module calls
 
 
 class Parts(NamedTuple):
     """What the extension module makes a call of. It reads them by their names, once.
 
-    ``convert`` makes the value from what is fetched where a copy of its memory, an array as ``output`` says, is not to be had;
-    ``inputs`` are the shapes and dtypes of the arguments.
+    ``function`` to ``outputs`` are those of the step. ``convert`` makes the value from what is fetched where a copy of its memory,
+    an array as ``output`` says, is not to be had. ``inputs`` are the shapes and dtypes of the arguments. ``look_at_feeds`` is
+    called with them, ``look`` with the value; None for nothing.
     """
 
-    fetch: Callable[..., Any]
+    function: Callable[..., Any]
     is_single: bool
+    written: tuple[Cell, ...] | None
+    read: tuple[Cell, ...]
+    prepared: Prepared | None
+    outputs: list[Any]
     launcher: Any
     deliveries: Any
     nans_now: Any
@@ -55,53 +65,67 @@ class Parts(NamedTuple):
     wake: Callable[[], None]
     inputs: Plain
     output: ArraySpec | None
+    look_at_feeds: Look | None
+    look: Look | None
     interruptible_from: float
 
 
 class _Conversion(NamedTuple):
     convert: Convert
     output: ArraySpec
+    look: Look | None
 
 
-def converter(convert: Convert, output: ArraySpec | None, copies_first: bool) -> Convert:
-    """``convert`` of a Delivery, or one that does the same in less time."""
-    extension = native.stateless_calls()
-    if extension is None or output is None or not copies_first or processes.count() > 1:
+def converter(convert: Convert, look: Look | None, output: ArraySpec | None, copies_first: bool) -> Convert:
+    """``convert`` of a Delivery, which calls ``look``, or one that does the same in less time."""
+    extension = native.fast_path()
+    if extension is not None and output is not None and copies_first and processes.count() == 1:
+        made: Convert = extension.converter(_Conversion(convert, output, look))
+        return made
+    if look is None:
         return convert
-    made: Convert = extension.converter(_Conversion(convert, output))
-    return made
+
+    def convert_and_look(fetched: Any) -> Any:
+        value = convert(fetched)
+        look(value)
+        return value
+
+    return convert_and_look
 
 
 def _made(delivery: Delivery, is_single: bool) -> Convert:
-    """The value of what ``fetch`` gives."""
+    """The value of what is fetched, one array where that ``is_single``. What is a copy of an array is looked at by others."""
     convert = delivery.convert
-    if not is_single:
-        return convert
-    return np.array if delivery.copies_first else lambda fetched: convert((fetched,))
+    if delivery.copies_first:
+        return np.array if is_single else first_to_host
+    return (lambda fetched: convert((fetched,))) if is_single else convert
 
 
-def _parts(step: StatelessStep, inputs: Plain, delivery: Delivery, otherwise: Call) -> Parts:
+def _parts(step: FastStep, feeds: Feeds, inputs: Plain, delivery: Delivery, otherwise: Call) -> Parts:
     deliveries, calls = process.delivery, process.calls
-    fetch, is_single, _, launcher, (nans_now, infs_now), (nans, infs) = step
+    (nans_now, infs_now), (nans, infs) = step.flags, step.debugged
     lock: Any = step.lock
     pending, append, numbers, newest = deliveries.queue_parts()
-    output = delivery.array if is_single and delivery.copies_first else None
+    output = delivery.array if delivery.copies_first else None
     return Parts(
-        fetch, is_single, launcher, deliveries, nans_now, nans, infs_now, infs, delivery, _made(delivery, is_single), otherwise,
+        step.function, step.is_single, step.written, step.read, step.prepared, step.outputs,
+        step.launcher, deliveries, nans_now, nans, infs_now, infs, delivery, _made(delivery, step.is_single), otherwise,
         calls.append, calls.pop, lock.acquire, lock.release, pending, append, numbers, newest, Result, deliveries.wake,
-        inputs, output, INTERRUPTIBLE_FROM_SECONDS,
+        inputs, output, feeds.look, delivery.look, INTERRUPTIBLE_FROM_SECONDS,
     )  # fmt: skip
 
 
-def asynchronous(step: StatelessStep, feeds: Feeds, delivery: Delivery, otherwise: Call) -> Call:
+def asynchronous(step: FastStep, feeds: Feeds, delivery: Delivery, otherwise: Call) -> Call:
     """A function that makes one call and returns its Result."""
-    extension, plain = native.stateless_calls(), feeds.plain()
+    extension, plain = native.fast_path(), feeds.plain()
     if extension is not None and plain is not None and len(plain) <= MOST_INPUTS and feeds.are_small:
-        made: Call = extension.asynchronous(_parts(step, plain, delivery, otherwise))
+        made: Call = extension.asynchronous(_parts(step, feeds, plain, delivery, otherwise))
         return made
-    deliveries, take = process.delivery, feeds.taker()
-    fetch, is_single, lock, launcher, (nans_now, infs_now), (nans, infs) = step
-    dispatch, wait_for_room = deliveries.dispatcher(delivery, fetch, is_single), deliveries.wait_for_room
+    if step.written is not None:
+        return otherwise
+    deliveries, take, lock, launcher = process.delivery, feeds.taker(), step.lock, step.launcher
+    (nans_now, infs_now), (nans, infs) = step.flags, step.debugged
+    dispatch, wait_for_room = deliveries.dispatcher(delivery, step.function, step.is_single), deliveries.wait_for_room
 
     def call(args: Sequence[Any]) -> Any:
         arrays = take(args)
@@ -118,20 +142,22 @@ def asynchronous(step: StatelessStep, feeds: Feeds, delivery: Delivery, otherwis
     return call
 
 
-def synchronous(step: StatelessStep, feeds: Feeds, delivery: Delivery, otherwise: Call) -> Call:
+def synchronous(step: FastStep, feeds: Feeds, delivery: Delivery, otherwise: Call) -> Call:
     """A function that makes one call and returns its value.
 
-    It takes no lock. What the lock is for (the order of steps that change state, and of deliveries) does not concern it, and the
+    Without state it takes no lock. What the lock is for (the order of steps that change state, and of deliveries) does not concern it, and the
     end of the program sets ``attention`` before it waits for ``process.calls`` to be empty.
     """
-    extension, plain = native.stateless_calls(), feeds.plain()
+    extension, plain = native.fast_path(), feeds.plain()
     if extension is not None and plain is not None and len(plain) <= MOST_INPUTS:
-        call_quickly: Call = extension.synchronous(_parts(step, plain, delivery, otherwise))
+        call_quickly: Call = extension.synchronous(_parts(step, feeds, plain, delivery, otherwise))
         return call_quickly
-    deliveries, check = process.delivery, feeds.checker()
-    fetch, is_single, _, launcher, (nans_now, infs_now), (nans, infs) = step
+    if step.written is not None:
+        return otherwise
+    deliveries, check, fetch, launcher = process.delivery, feeds.checker(), step.function, step.launcher
+    (nans_now, infs_now), (nans, infs) = step.flags, step.debugged
     enter, leave = process.calls.append, process.calls.pop
-    made, ended = _made(delivery, is_single), 0.0
+    made, ended = _made(delivery, step.is_single), 0.0
 
     def call(args: Sequence[Any]) -> Any:
         nonlocal ended

@@ -1,4 +1,4 @@
-"""One tiny op: the bare jitted call, and its result fetched, or none but the last one waited for; a step that trains one layer."""
+"""One tiny op: the bare jitted call, and its result fetched, or only the last one waited for; a step that trains one layer."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from ..graph.graph import Graph, current_or_none, tracing
 from ..graph.node import Blob, Scope
 from ..layers.quantization import AwareTraining
 from ..ops.time_axis import unpack
-from ..runtime import devices, processes, fast_path
+from ..runtime import devices, fast_path, processes
 from ..runtime.calling import Call, Launch, caller, launcher
 from ..runtime.delivery import MAX_WINDOW
 from ..runtime.executable import Executable

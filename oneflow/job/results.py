@@ -31,9 +31,7 @@ class Conversion(NamedTuple):
     look: Callable[[Any], None] | None
 
 
-def converter(
-    leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str], look: Look | None = None
-) -> Conversion:
+def converter(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: list[str], look: Look | None = None) -> Conversion:
     """From fetched device arrays to the value of a call. Behind the leaves come the counts of those that have a valid length."""
     if not leaves:
         return Conversion(lambda arrays: rebuild([]), None)

@@ -205,7 +205,6 @@ class Executable:
         self.launcher.function = Stateless(function, self.plan) if self._meshes is None and is_stateless(self.plan) else function
         self.launcher.x64 = any(np.dtype(a.dtype).itemsize == 8 for a in jax.tree.leaves(self._feeds_given))
 
-
     @property
     def function(self) -> Any:
         """The function that runs the step; None before it is compiled."""

@@ -33,9 +33,9 @@ MOST_INPUTS = 16  # of what the extension module calls
 class Parts(NamedTuple):
     """What the extension module makes a call of. It reads them by their names, once.
 
-    ``function`` to ``outputs`` are those of the step. ``convert`` makes the value from what is fetched where a copy of its memory,
-    an array as ``output`` says, is not to be had. ``inputs`` are the shapes and dtypes of the arguments. ``look_at_feeds`` is
-    called with them, ``look`` with the value; None for nothing.
+    ``function`` to ``outputs`` are those of the step. ``convert`` makes the value from what is fetched where a copy of its
+    memory, an array as ``output`` says, is not to be had. ``inputs`` are the shapes and dtypes of the arguments;
+    ``look_at_feeds`` is called with them, ``look`` with the value, None for nothing.
     """
 
     function: Callable[..., Any]
@@ -145,8 +145,8 @@ def asynchronous(step: FastStep, feeds: Feeds, delivery: Delivery, otherwise: Ca
 def synchronous(step: FastStep, feeds: Feeds, delivery: Delivery, otherwise: Call) -> Call:
     """A function that makes one call and returns its value.
 
-    Without state it takes no lock. What the lock is for (the order of steps that change state, and of deliveries) does not concern it, and the
-    end of the program sets ``attention`` before it waits for ``process.calls`` to be empty.
+    Without state it takes no lock. What the lock is for (the order of steps that change state, and of deliveries) does not
+    concern it, and the end of the program sets ``attention`` before it waits for ``process.calls`` to be empty.
     """
     extension, plain = native.fast_path(), feeds.plain()
     if extension is not None and plain is not None and len(plain) <= MOST_INPUTS:

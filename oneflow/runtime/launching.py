@@ -122,11 +122,10 @@ class Launcher:
         is_plain = not (self.x64 or self._is_staged or self._together or plan.devices or plan.watches or plan.token_is_needed())
         if not is_plain or self._gate is not None:
             return None
-        function, is_single, written = self.function, False, tuple(self._written)
-        if isinstance(function, Stateless):
-            function, is_single, written = function.fetch, function.is_single, None
+        function, is_stateless = self.function, isinstance(self.function, Stateless)
         return FastStep(
-            function, is_single, written, tuple(state.read), state.prepared, self._store.pending,
+            function.fetch if is_stateless else function, is_stateless and function.is_single,
+            None if is_stateless else tuple(self._written), tuple(state.read), state.prepared, self._store.pending,
             self._store.lock, self, flags(), self._debugging[:2],
         )  # fmt: skip
 

@@ -28,6 +28,7 @@ Call = Callable[[Sequence[Any]], Any]
 Convert = Callable[[Any], Any]
 Look = Callable[[Any], None]
 MOST_INPUTS = 16  # of what the extension module calls
+_MOST_COPIED = 1 << 20  # bytes of an argument that it copies into memory of its own, of which it keeps a few
 
 
 class Parts(NamedTuple):
@@ -118,7 +119,7 @@ def _parts(step: FastStep, feeds: Feeds, inputs: Plain, delivery: Delivery, othe
 def asynchronous(step: FastStep, feeds: Feeds, delivery: Delivery, otherwise: Call) -> Call:
     """A function that makes one call and returns its Result."""
     extension, plain = native.fast_path(), feeds.plain()
-    if extension is not None and plain is not None and len(plain) <= MOST_INPUTS and feeds.are_small:
+    if extension is not None and plain is not None and len(plain) <= MOST_INPUTS and feeds.largest <= _MOST_COPIED:
         made: Call = extension.asynchronous(_parts(step, feeds, plain, delivery, otherwise))
         return made
     if step.written is not None:

@@ -91,10 +91,9 @@ class Feeds:
         static = all(i.kind == "Numpy" for i in inputs)
         self._static = [(i.shape, i.dtype.numpy_dtype) for i in self._inputs] if static else None
 
-        self.are_small = (
-            static and not self._shares and all(math.prod(i.shape) * i.dtype.bytes < _ALIGN_FROM_BYTES for i in self._inputs)
-        )
-        self._owned: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _small_copies if self.are_small else _copies
+        self.largest = max([math.prod(i.shape) * i.dtype.bytes for i in self._inputs], default=0)  # in bytes, at most
+        are_small = static and not self._shares and self.largest < _ALIGN_FROM_BYTES
+        self._owned: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _small_copies if are_small else _copies
 
     def plain(self) -> Plain | None:
         """Shape and dtype of each argument where all are arrays of one shape that are fed as they are; None for other inputs.

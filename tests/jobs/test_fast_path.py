@@ -346,34 +346,35 @@ def test_both_make_the_same_result():
     assert not vars(made).keys() - types.keys()
 
 
+@pytest.mark.parametrize("rows", [40, 1000])
 @pytest.mark.parametrize("order", ["C", "F", "strided"])
-def test_each_call_has_arguments_of_its_own(order):
+def test_each_call_has_arguments_of_its_own(order, rows):
     """Copies of arguments are used again, but by no call while an earlier one, or its result, may still read them."""
 
     @flow.global_function()
-    def same(x: tp.Numpy.Placeholder((40, 30))) -> tp.Numpy:
+    def same(x: tp.Numpy.Placeholder((rows, 30))) -> tp.Numpy:
         return flow.identity(x)  # JAX's result is the argument's own memory, where that is aligned
 
     @flow.global_function()
-    def slow(x: tp.Numpy.Placeholder((40, 30))) -> tp.Numpy:
+    def slow(x: tp.Numpy.Placeholder((rows, 30))) -> tp.Numpy:
         y = x
         for _ in range(30):
-            y = flow.matmul(flow.matmul(y, x, transpose_b=True), x)
+            y = flow.matmul(y, flow.matmul(x, x, transpose_a=True))
             y = y / flow.math.reduce_mean(flow.math.abs(y))
         return flow.concat([x, y], axis=0)
 
     rng = np.random.default_rng(0)
     for job in (same, slow):
-        memory = np.empty((80, 60), np.float32)
-        x = {"C": memory[:40, :30].copy(), "F": np.asfortranarray(memory[:40, :30]), "strided": memory[::2, ::2]}[order]
+        memory = np.empty((2 * rows, 60), np.float32)
+        x = {"C": memory[:rows, :30].copy(), "F": np.asfortranarray(memory[:rows, :30]), "strided": memory[::2, ::2]}[order]
         later, expected = [], []
         for _ in range(120):
-            x[...] = rng.random((40, 30), np.float32)
+            x[...] = rng.random((rows, 30), np.float32)
             expected.append(x.copy())
             later.append(job.submit(x))
             x[...] = -1
         for future, want in zip(later, expected, strict=True):
-            np.testing.assert_array_equal(future.result()[:40], want)
+            np.testing.assert_array_equal(future.result()[:rows], want)
 
 
 def test_the_arrays_of_a_call_are_its_own_whoever_asks_for_them():

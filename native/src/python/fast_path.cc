@@ -25,7 +25,7 @@ constexpr size_t kOffset = size_t(1) << 63;  // PY_VECTORCALL_ARGUMENTS_OFFSET
 constexpr int kMostInputs = 16;
 constexpr int kMostKept = 4;  // copies of an argument
 constexpr npy_intp kAlignment = 64;  // bytes: XLA uses memory in place where it begins at a multiple of this
-constexpr Py_ssize_t kLongCopy = 1 << 16;  // bytes
+constexpr size_t kLongCopy = 1 << 16;  // bytes
 
 struct Names {
   PyObject *is_ready, *value, *values, *seconds, *has_room, *wait_for_room, *tell, *done, *prepared, *call_checked, *failed;
@@ -183,8 +183,14 @@ bool is_unused(PyObject* array) {
   return Py_REFCNT(array) == 1 && Py_REFCNT(PyArray_BASE(reinterpret_cast<PyArrayObject*>(array))) == 1;
 }
 
-// The array that a call is made with instead of a small one that fits, which the caller may change: a copy. To make a new one
-// each time would take longer.
+void copy_bytes(void* to, const void* from, size_t bytes) {  // `to` is nobody else's yet
+  PyThreadState* others = bytes > kLongCopy ? PyEval_SaveThread() : nullptr;
+  std::memcpy(to, from, bytes);
+  if (others != nullptr) PyEval_RestoreThread(others);
+}
+
+// The array that a call is made with instead of one that fits, which the caller may change: a copy. To make a new one each time
+// would take longer.
 PyObject* copy_of(State* s, size_t i, PyArrayObject* array) {
   PyObject* made = nullptr;
   for (PyObject*& kept : s->kept[i]) {
@@ -194,7 +200,7 @@ PyObject* copy_of(State* s, size_t i, PyArrayObject* array) {
   if (made == nullptr) return nullptr;
   auto* copy = reinterpret_cast<PyArrayObject*>(made);
   if (PyArray_IS_C_CONTIGUOUS(array)) {
-    std::memcpy(PyArray_DATA(copy), PyArray_DATA(array), size_t(PyArray_NBYTES(array)));
+    copy_bytes(PyArray_DATA(copy), PyArray_DATA(array), size_t(PyArray_NBYTES(array)));
   } else if (PyArray_CopyInto(copy, array) != 0) {
     Py_DECREF(made);
     return nullptr;
@@ -220,11 +226,7 @@ PyObject* read_buffer(State* s, PyObject* fetched) {
   auto* array = reinterpret_cast<PyArrayObject*>(made.get());
   const bool is_whole = array != nullptr && PyArray_NBYTES(array) == view.len;
   if (is_whole) {
-    void* to = PyArray_DATA(array);
-    const bool is_long = view.len > kLongCopy;  // nobody else has the array yet
-    PyThreadState* others = is_long ? PyEval_SaveThread() : nullptr;
-    std::memcpy(to, view.buf, size_t(view.len));
-    if (is_long) PyEval_RestoreThread(others);
+    copy_bytes(PyArray_DATA(array), view.buf, size_t(view.len));
   }
   PyBuffer_Release(&view);
   return is_whole ? made.release() : nullptr;

@@ -17,6 +17,7 @@ import numpy as np
 
 from . import cores
 from .jax import jax
+from .log import notice
 from .process_state import process_state
 from .rounding import rounded, to_bfloat16
 
@@ -320,14 +321,14 @@ def multiplies_bfloat16() -> bool:
 
 
 def has_bfloat16() -> bool:
-    """The same; if not, an info message says so, once."""
+    """The same; if not, a message says so, once."""
     if multiplies_bfloat16():
         return True
     with process_state.native_lock:
         said, process_state.said_no_bfloat16 = process_state.said_no_bfloat16, True
     if not said:
         reason = part().reason or "this CPU has neither AVX-512 BF16 nor AMX"
-        _log.info("oneflow: mixed precision will not be faster than float32 here: %s", reason)
+        notice(f"oneflow: mixed precision will not be faster than float32 here: {reason}")
     return False
 
 

@@ -218,13 +218,16 @@ class FileValue:
         """Reads elements; what goes wrong becomes a CheckpointError. ``size`` is that of the file."""
         try:
             read()
-        except DamageError as damage:
-            self._refuse_damage(OUT, damage.mismatch, damage.chunk, size)
-        except TooShortError:
+            return
+        except (DamageError, TooShortError, OSError) as error:
+            found = error
+        # here: what is raised below is all that users see
+        if isinstance(found, DamageError):
+            self._refuse_damage(OUT, found.mismatch, found.chunk, size)
+        if isinstance(found, TooShortError):
             self._refuse("its file became shorter while it was read", OUT, f"{size} bytes", "fewer")
-        except OSError as error:
-            rule = f"{self._what}: its file cannot be read: {error.strerror}"
-            complain(CheckpointError, rule, "load another checkpoint", file=self.file_path)
+        rule = f"{self._what}: its file cannot be read: {found.strerror}"
+        complain(CheckpointError, rule, "load another checkpoint", file=self.file_path)
 
     def _refuse_damage(self, file: str, mismatch: Mismatch, chunk: int, size: int) -> NoReturn:
         """A chunk is not what was saved. It may be that of another variable, where directories were exchanged."""

@@ -145,11 +145,11 @@ def _side_by_side(readers: Mapping[str, Read]) -> dict[str, Read]:
 
 
 def _called(read: Read) -> Read:
-    """A function that returns, or raises, again what ``read`` does now."""
+    """A function that returns again what ``read`` does now. What fails is read again: on the thread of whom the error tells."""
     try:
         found = read()
-    except OneFlowError as error:
-        return _raising(error)
+    except OneFlowError:
+        return read
     return lambda: found
 
 

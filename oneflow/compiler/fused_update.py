@@ -1,7 +1,7 @@
 """Updates of variables by the native part: momentum and Adam in one pass over each variable, its slots and its gradient.
 
 XLA's CPU backend makes no loop with several results, and so takes two and three passes. Large variables are updated by one call
-each, as soon as their gradient is there; small ones together, and so are those whose gradients several devices add up.
+each, as soon as their gradient is there; small ones up to 64 at a time, and so are those whose gradients several devices add up.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .autodiff import LARGE, UPDATE_SCOPE
 from .layout import Layout, Meshes, Storage
 
 _KINDS = {"momentum": 0, "adam": 1, "sgd": 2}
+_MOST = 64  # variables that one call updates: XLA's time to compile a call grows with the square of its operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ def _calls(
         else:
             key = (name in addends, decays[name], g.penalty, len(g.before), len(g.after))
             together.setdefault(key, []).append(name)
-    return [*alone, *together.values()]
+    return [*alone, *(names[i : i + _MOST] for names in together.values() for i in range(0, len(names), _MOST))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ def _made(job: JobFunction[..., Any], name: str, watched: _Watched, low: np.ndar
         if not (math.isfinite(least) and math.isfinite(most)):
             refuse(
                 ArgumentError,
-                f"calibration of job {job.name!r}: values of {blob.op_name!r} range from {least} to {most}",
+                f"calibration of job {job.name!r}: values of {blob.op_name!r} {_range(least, most)}",
                 found=[("made at", f"{blob.source}   {blob.source.text}")],
                 hint="batches without NaNs and infinities",
             )
@@ -141,6 +141,12 @@ def _made(job: JobFunction[..., Any], name: str, watched: _Watched, low: np.ndar
     made = job.derived(name, grids=grids)
     made.build()
     return made
+
+
+def _range(least: float, most: float) -> str:
+    if least > most or math.isnan(least) or math.isnan(most):  # as minima and maxima pass over NaNs
+        return "are not numbers"
+    return f"range from {least} to {most}"
 
 
 def _observer(job: JobFunction[..., Any], watched: _Watched, measures: bool) -> JobFunction[..., Any]:

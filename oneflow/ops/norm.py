@@ -95,13 +95,18 @@ def _batch_normalization_training(
     """The normalized values, the updated moving statistics, and what the gradient needs."""
     *parameters, moving_mean, moving_variance = rest
     wide = widen(x)
-    mean, variance = mean_and_variance(wide, tuple(a for a in range(x.ndim) if a != axis))
-    mean, variance = lax.reshape(mean, (x.shape[axis],)), lax.reshape(variance, (x.shape[axis],))
+    if wide.size:
+        mean, variance = mean_and_variance(wide, tuple(a for a in range(x.ndim) if a != axis))
+        mean, variance = lax.reshape(mean, (x.shape[axis],)), lax.reshape(variance, (x.shape[axis],))
+    else:  # an empty batch, of an input that varies in size, has no statistics: the moving ones stay as they are
+        mean, variance = (lax.convert_element_type(v, wide.dtype) for v in (moving_mean, moving_variance))
     inverse = lax.rsqrt(lax.add(variance, full(epsilon, variance)))
     y = lax.mul(lax.sub(wide, _column(mean, wide, axis)), _column(inverse, wide, axis))
     y = _scale_and_shift(y, parameters, scale, center, lambda p: _column(p, wide, axis))
 
     def moved(old: Array, new: Array) -> Array:
+        if not wide.size:
+            return old
         new = lax.convert_element_type(new, old.dtype)
         return lax.add(lax.mul(old, like(momentum, old)), lax.mul(new, like(1 - momentum, old)))
 

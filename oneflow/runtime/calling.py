@@ -103,10 +103,10 @@ def _asynchronous(feeds: Feeds, launch: Launch, delivery: Delivery, window: int,
         while True:
             try:
                 result = launch(arrays, delivery)
-            except NoRoomError as full:
-                _wait(full, window)
-            else:
                 return None if returns_nothing else result
+            except NoRoomError as found:
+                full = found
+            _wait(full, window)  # here: an interrupt's traceback does not show that there was no room
 
     return call
 
@@ -121,12 +121,13 @@ def _watched(feeds: Feeds, launch: Launch, delivery: Delivery, window: int) -> C
         while True:
             try:
                 result: Result[Any] = launch(arrays, delivery)
-            except NoRoomError as full:
-                _wait(full, window)
-                continue
-            deliveries.wait_for(result)
-            deliveries.raise_error()
-            return result.result()
+                break
+            except NoRoomError as found:
+                full = found
+            _wait(full, window)
+        deliveries.wait_for(result)
+        deliveries.raise_error()
+        return result.result()
 
     return call
 
@@ -147,8 +148,9 @@ def _synchronous(feeds: Feeds, launch: Launch, delivery: Delivery) -> Call:
                 try:
                     results = launch(arrays, None)
                     break
-                except NoRoomError as full:
-                    _wait(full, 0)
+                except NoRoomError as found:
+                    full = found
+                _wait(full, 0)
             if delivery.seconds > INTERRUPTIBLE_FROM_SECONDS:
                 wait_interruptibly(flat((results[0], results[2])))
             for array in results[2]:

@@ -217,7 +217,7 @@ class Session:
 
     def read(self, names: Any = None) -> dict[str, np.ndarray]:
         """Copies of the current values, all of one moment, after everything submitted."""
-        self.check_open()
+        self.check_open(names[0] if names is not None and len(names) == 1 else "")
         process.delivery.drain()
         with self.store.lock:
             self.check_open()
@@ -421,11 +421,19 @@ class Session:
         for job in self._declared:
             job.invalidate()
 
-    def check_open(self) -> None:
-        """Raises ModeError where the session was closed, ForkError in a forked child."""
+    def check_open(self, variable: str = "") -> None:
+        """Raises ModeError where the session was closed, ForkError in a forked child.
+
+        Args:
+          variable: the one whose value is asked for; "" where a job is called, or something else done with the session.
+        """
         process.check_not_forked()
-        if self.closed:
-            raise ModeError(f"{self._why}; declare the job again")
+        if not self.closed:
+            return
+        if variable:
+            refuse(ModeError, f"variable {variable!r} has no value any more: {self._why}",
+                   hint="read it before, or save it with flow.checkpoint.save")  # fmt: skip
+        raise ModeError(f"{self._why}; declare the job again")
 
 
 def _compile_again() -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .._base.jax import jax
-from ..errors import ArgumentError
+from .._base.refuse import refuse
+from ..errors import ArgumentError, ExecutionError
 from ..graph.graph import Variable
 from . import devices, pieces, processes, transfer
 from .concurrent_weak_set import ConcurrentWeakSet
@@ -153,8 +154,15 @@ class Store:
     def _first_value(variable: Variable, seed: int) -> np.ndarray:
         name_word = zlib.crc32(variable.name.encode())
         entropy: Any = [seed, name_word] if variable.random_seed is None else variable.random_seed
-        drawn = variable.initializer.draw(variable.shape, variable.dtype.numpy_dtype, np.random.default_rng(entropy))
-        value = np.asarray(drawn, variable.dtype.numpy_dtype)
+        failed: MemoryError | None = None
+        try:
+            drawn = variable.initializer.draw(variable.shape, variable.dtype.numpy_dtype, np.random.default_rng(entropy))
+            value = np.asarray(drawn, variable.dtype.numpy_dtype)
+        except MemoryError as error:
+            failed = error
+        if failed is not None:  # here: users see nothing but this
+            rule = f"the first value of variable {variable.name!r}, {variable.describe()}, does not fit into memory: {failed}"
+            refuse(ExecutionError, rule, source=variable.source, hint="a smaller shape")
         if value.shape != variable.shape:
             raise ArgumentError(f"the initializer of variable {variable.name!r} gave shape {value.shape}, not {variable.shape}")
         return value

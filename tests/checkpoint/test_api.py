@@ -237,6 +237,17 @@ def test_damage_loads_nothing(session: FakeSession, tmp_path: Path) -> None:
     assert same(session.values, sample())
 
 
+def test_other_bytes_are_told_as_the_users_own_line_has_met_them(session: FakeSession, tmp_path: Path) -> None:
+    save(tmp_path / "m", sample(2))
+    file = tmp_path / "m/w-momentum/out"
+    file.write_bytes(bytes(file.stat().st_size))
+    with pytest.raises(CheckpointError, match="are not those that were saved") as caught:
+        CheckPoint().load(tmp_path / "m")
+    assert "your line" in str(caught.value) and "test_api.py" in str(caught.value)
+    assert caught.value.__context__ is None  # no error of the library's own in front of it
+    assert same(session.values, sample())
+
+
 @pytest.mark.parametrize("text", ['{"format": 1, "random": {"seed": "x"}}', '{"format": 1, "random": [1]}', "{"])
 def test_damaged_json_loads_nothing(session: FakeSession, tmp_path: Path, text: str) -> None:
     save(tmp_path / "m", sample(2))

@@ -13,6 +13,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow.runtime.process import process
 
 ONE = np.ones((4,), np.float32)
 
@@ -451,3 +452,27 @@ def test_an_error_of_a_tiny_call_is_reported_as_that_of_any_other(monkeypatch):
     while "ZeroDivisionError" not in told.getvalue():  # the thread that delivers may still be writing
         assert time.monotonic() < deadline, told.getvalue()
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("size", [3, 1 << 19])
+def test_an_interrupt_while_a_call_waits_for_room_shows_nothing_else(monkeypatch, size):
+    """Large arguments take another path, where an exception says that there is no room."""
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((size,))) -> tp.Callback[tp.Numpy]:
+        return x * flow.get_variable("v", (1,), initializer=flow.ones_initializer())
+
+    def interrupted(*window):
+        raise KeyboardInterrupt
+
+    x, go_on = np.ones(size, np.float32), threading.Event()
+    job(x)(lambda value: go_on.wait(60))
+    try:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as caught:
+            patch.setattr(process.delivery, "wait_for_room", interrupted)
+            for _ in range(100):
+                job(x)
+        assert caught.value.__context__ is None
+    finally:
+        go_on.set()
+    flow.sync_default_session()

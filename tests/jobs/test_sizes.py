@@ -399,3 +399,28 @@ def test_in_top_k_checks_the_true_sizes():
         np.testing.assert_array_equal(job([targets], [predictions])[0], higher < 2)
     with pytest.raises(FeedShapeError, match="10 targets for 9 rows of predictions"):
         job([targets[:10]], [predictions[:9]])
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_an_empty_batch_leaves_moving_statistics_as_they_are(native):
+    flow.config.enable_native_cpu(native)
+
+    @flow.global_function("train")
+    def train(x: tp.ListNumpy.Placeholder((4, 3, 5, 5))) -> tp.ListNumpy:
+        y = flow.layers.conv2d(x, 4, 3, name="c", kernel_initializer=flow.glorot_normal_initializer())
+        y = flow.nn.relu(flow.layers.batch_normalization(y, axis=1, training=True, name="n"))
+        loss = flow.math.reduce_mean(y, axis=[1, 2, 3])
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
+        return loss
+
+    x = np.random.default_rng(0).standard_normal((4, 3, 5, 5), np.float32)
+    train([x])
+    before = {name: value.numpy() for name, value in flow.get_all_variables().items()}
+    (loss,) = train([x[:0]])
+    after = {name: value.numpy() for name, value in flow.get_all_variables().items()}
+    assert loss.shape == (0,)
+    for name in before:
+        if not name.startswith("System"):
+            np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+    assert np.isfinite(train([x[:2]])[0]).all()
+    assert np.abs(flow.get_all_variables()["n-moving_mean"].numpy() - before["n-moving_mean"]).max() > 0

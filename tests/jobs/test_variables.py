@@ -228,3 +228,33 @@ def test_an_explicit_seed_reproduces_whatever_the_session_draws():
     np.testing.assert_array_equal(a1, c1)
     np.testing.assert_array_equal(a2, c2)
     assert not np.array_equal(a1, a2) and not np.array_equal(b1, b2)
+
+
+def test_a_first_value_that_does_not_fit_into_memory_is_told_with_the_variable(monkeypatch):
+    initializer = flow.random_normal_initializer()
+
+    def draw(*args):
+        raise MemoryError("Unable to allocate 2.91 TiB")
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 400))) -> tp.Numpy:
+        return flow.layers.dense(x, 8, kernel_initializer=initializer, name="huge")
+
+    monkeypatch.setattr(type(initializer), "draw", draw)
+    with pytest.raises(flow.errors.ExecutionError, match="the first value of variable 'huge-weight', float32") as caught:
+        job(np.ones((2, 400), np.float32))
+    assert "does not fit into memory" in str(caught.value) and 'name="huge"' in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_a_handle_of_a_closed_session_says_so():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+        return x + flow.get_variable("v", (2,), initializer=flow.ones_initializer())
+
+    job(np.ones(2, np.float32))
+    handle = flow.get_all_variables()["v"]
+    flow.clear_default_session()
+    with pytest.raises(flow.errors.ModeError, match="variable 'v' has no value any more") as caught:
+        handle.numpy()
+    assert "your line" in str(caught.value) and "handle.numpy()" in str(caught.value)

@@ -22,7 +22,7 @@ COMPILE = "backend_compile_duration"
 def measure(effort: Effort, data: Path) -> list[Section]:
     made = Section(
         "Building jobs of many dense layers",
-        "Train jobs of 16-wide dense layers, one process, one after the other; no compilation cache. "
+        "Train jobs of 16-wide dense layers with momentum, one process, one after the other; no compilation cache. "
         "Building is all of the first call but XLA's compile: the body, gradients, initial values, lowering, one step.",
         ["layers", *(f"{who}: {what}" for who in ("ours", "by hand") for what in ("building, s", "ms a layer", "XLA, s"))],
     )

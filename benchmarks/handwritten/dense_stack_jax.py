@@ -14,6 +14,7 @@ from .loops import truncated_normal
 from .mlp_jax import LEARNING_RATE, dense
 
 WIDTH = 16
+MOMENTUM = 0.9
 
 
 def loss(weights: Any, x: Any) -> Any:
@@ -22,21 +23,23 @@ def loss(weights: Any, x: Any) -> Any:
     return x.mean(), x
 
 
-def step(weights: Any, x: Any) -> Any:
+def step(weights: Any, momenta: Any, x: Any) -> Any:
     gradients, out = jax.grad(loss, has_aux=True)(weights, x)
-    return jax.tree.map(lambda w, g: w - LEARNING_RATE * g, weights, gradients), out
+    momenta = jax.tree.map(lambda m, g: MOMENTUM * m - LEARNING_RATE * g, momenta, gradients)
+    return jax.tree.map(jnp.add, weights, momenta), momenta, out
 
 
 def make(layers: int) -> tuple[Callable[[int], None], None]:
     random = np.random.default_rng(0)
     weights = [(jnp.asarray(truncated_normal(random, WIDTH, WIDTH)), jnp.zeros(WIDTH)) for _ in range(layers)]
-    jitted = jax.jit(step, donate_argnums=0)
+    momenta = jax.tree.map(jnp.zeros_like, weights)
+    jitted = jax.jit(step, donate_argnums=(0, 1))
     x = np.ones((4, WIDTH), np.float32)
 
     def run(steps: int) -> None:
-        nonlocal weights
+        nonlocal weights, momenta
         for _ in range(steps):
-            weights, out = jitted(weights, x)
+            weights, momenta, out = jitted(weights, momenta, x)
             np.asarray(out)
 
     return run, None

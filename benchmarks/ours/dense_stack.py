@@ -18,7 +18,7 @@ def make(layers: int) -> tuple[Callable[[int], None], None]:
         out, initializer = x, flow.truncated_normal(0.1)
         for i in range(layers):
             out = flow.layers.dense(out, WIDTH, activation=flow.nn.relu, kernel_initializer=initializer, name=f"dense{i}")
-        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(out)
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0.9).minimize(out)
         return out
 
     x = np.ones((4, WIDTH), np.float32)

@@ -10,6 +10,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from .._base import check
+from .._base.frames import shows_user_frames
 from .._base.refuse import closest, shown
 from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError
 from ..graph.graph import Variable
@@ -45,6 +46,7 @@ class Values(dict[str, Any]):
 # --- the session's variables
 
 
+@shows_user_frames
 def get_all_variables() -> dict[str, VariableHandle]:
     """Every variable of the declared jobs, optimizer state and step counters included, by name.
 
@@ -58,6 +60,7 @@ def get_all_variables() -> dict[str, VariableHandle]:
     return {name: VariableHandle(session, variable) for name, variable in variables.items()}
 
 
+@shows_user_frames
 def load_variables(
     value_dict: Mapping[str, Any] | str | os.PathLike[str],
     ignore_mismatch: bool = True,
@@ -116,6 +119,7 @@ def load_variables(
         warn_of_unknown(unknown, variables, "flow.load_variables")
 
 
+@shows_user_frames
 def get_interface_blob_value(op_name: str) -> np.ndarray:
     """The current value of the variable of that name."""
     session = own_session("flow.experimental.get_interface_blob_value")
@@ -123,6 +127,7 @@ def get_interface_blob_value(op_name: str) -> np.ndarray:
     return session.read([op_name])[op_name]
 
 
+@shows_user_frames
 def set_interface_blob_value(op_name: str, ndarray: np.ndarray) -> None:
     """Sets the variable of that name to a value of exactly its shape and dtype."""
     load_variables({op_name: ndarray}, ignore_mismatch=False)
@@ -143,6 +148,7 @@ def save(
     format: str = "oneflow", overwrite: bool = False, metadata: Mapping[str, Any] | None = None,
     asynchronous: Literal[True],
 ) -> PendingSave: ...  # fmt: skip
+@shows_user_frames
 def save(
     path: str | os.PathLike[str],
     var_dict: Mapping[str, Any] | None = None,
@@ -189,6 +195,7 @@ def save(
     return save_with(target, var_dict, extra, overwrite=overwrite, asynchronous=asynchronous)
 
 
+@shows_user_frames
 def save_with(
     path: str,
     var_dict: Mapping[str, Any] | None,
@@ -213,6 +220,7 @@ def save_with(
     return pending
 
 
+@shows_user_frames
 def get(path: str | os.PathLike[str]) -> Values | Any:
     """The values that a checkpoint holds, without a session; or the one value of a single variable's directory.
 
@@ -264,6 +272,7 @@ def _all_of(path: str | os.PathLike[str]) -> Values:
     return found
 
 
+@shows_user_frames
 def save_dict(obj: Mapping[str, Any], save_dir: str | os.PathLike[str]) -> None:
     """``flow.save(obj_dict, dir)``: saves named values, as ``flow.checkpoint.save(dir, obj_dict)`` does.
 
@@ -272,6 +281,7 @@ def save_dict(obj: Mapping[str, Any], save_dir: str | os.PathLike[str]) -> None:
     save(save_dir, obj)
 
 
+@shows_user_frames
 def load_program(path: str | os.PathLike[str], strict: bool) -> None:
     """What ``CheckPoint.load`` does."""
     check.checked("CheckPoint.load", "strict", check.flag(strict))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from .._base.dtype import dtype as Dtype
+from .._base.frames import shows_user_frames
 from ..errors import CheckpointError, CheckpointNotFoundError
 from ..runtime.aligned import aligned_empty
 from ..runtime.pieces import BlockRange
@@ -125,6 +126,7 @@ class FileValue:
         """Raises NotImplementedError: checkpoints hold no quantization info."""
         raise NotImplementedError("checkpoints hold no quantization info")
 
+    @shows_user_frames
     def numpy(self) -> np.ndarray:
         """The value, as a fresh array.
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from .._base import dist, page
 from .._base.dtype import dtype as Dtype
+from .._base.frames import shows_user_frames
 from .._base.refuse import shown
 from ..compiler.layout import Storage
 from ..errors import ArgumentError
@@ -98,6 +99,7 @@ class VariableHandle:
     def _storage(self) -> Storage:
         return self._session.storage_of(self.name)
 
+    @shows_user_frames
     def numpy(self, rank: int | None = None) -> np.ndarray:
         """The current value, after everything submitted, as a fresh array.
 

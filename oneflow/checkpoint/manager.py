@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from .._base import check
+from .._base.frames import shows_user_frames
 from .._base.refuse import shown
 from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError
 from . import atomic, hidden, inspection
@@ -212,6 +213,7 @@ class CheckpointManager:
 
     # --- saving
 
+    @shows_user_frames
     def save(
         self,
         step: int | None = None,
@@ -265,6 +267,7 @@ class CheckpointManager:
 
     # --- restoring
 
+    @shows_user_frames
     def restore(self, name: str | None = None, strict: bool = False) -> str:
         """Loads a checkpoint, by default the newest, as ``CheckPoint().load`` does. Returns its name.
 
@@ -277,6 +280,7 @@ class CheckpointManager:
         CheckPoint().load(self.path(found), strict)
         return found
 
+    @shows_user_frames
     def restore_or_init(self) -> str | None:
         """Loads the newest checkpoint and returns its name; where there is none, starts the session and returns None."""
         finish_earlier(own_team())
@@ -319,10 +323,12 @@ class SimpleCheckPointManager:
         """The name of the newest one; None where there is none."""
         return self._manager.latest()
 
+    @shows_user_frames
     def save(self) -> None:
         """Saves all variables under the current time as the name."""
         self._manager.save()
 
+    @shows_user_frames
     def initialize_or_restore(self) -> None:
         """Loads the newest checkpoint; where there is none, saves the first."""
         if self._manager.restore_or_init() is None:

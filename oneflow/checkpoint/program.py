@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from .._base import check
+from .._base.frames import shows_user_frames
 from .layout import as_path
 from .session import own_session
 
@@ -25,6 +26,7 @@ class CheckPoint:
         session.start()
         session.warn_of_broken_jobs()
 
+    @shows_user_frames
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False, asynchronous: bool = False) -> PendingSave | None:
         """As ``flow.checkpoint.save(path, overwrite=..., asynchronous=...)``."""
         check.checked("CheckPoint.save", "overwrite", check.flag(overwrite))
@@ -33,6 +35,7 @@ class CheckPoint:
 
         return save_with(as_path(path), None, {}, overwrite=overwrite, asynchronous=asynchronous)
 
+    @shows_user_frames
     def load(self, path: str | os.PathLike[str], strict: bool = False) -> None:
         """Sets every variable to its value in the checkpoint: all of them, or, if anything is wrong, none.
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from .. import _signature as tp
+from .._base.frames import shown_frames
 from .._base.generation import V0_3, Generation
 from .._base.log import announced
 from .._base.refuse import refuse, shown
@@ -29,7 +30,6 @@ from ..runtime.session import Session, default_session
 from .dead_layers import warn_of_dead_layers
 from .declaration import Declaration
 from .describing import build_lines, contents, misfit
-from .frames import shown_frames
 from .prepared import Prepared
 
 if TYPE_CHECKING:

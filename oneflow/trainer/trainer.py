@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
+from .._base.frames import shows_user_frames
 from .._base.jax import jax
 from .._base.refuse import refuse, shown
 from ..callbacks.checkpoint import ModelCheckpoint
@@ -14,7 +15,6 @@ from ..callbacks.preemption import Preemption
 from ..errors import ArgumentError, CheckpointNotFoundError, ModeError
 from ..graph.graph import current_or_none
 from ..job import JobFunction
-from ..job.frames import shows_user_frames
 from ..loggers.base import Logger
 from ..runtime.process import process
 from ..runtime.session import default_session

@@ -28,6 +28,7 @@ from oneflow.errors import (
     CheckpointWarning,
     DtypeError,
     ModeError,
+    OneFlowError,
     ShapeError,
 )
 from oneflow.graph.graph import Variable
@@ -265,6 +266,25 @@ def test_no_checkpoint_there(session: FakeSession, tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFoundError, match="directory of one variable") as caught:
         CheckPoint().load(tmp_path / "m/w")
     assert f"load '{tmp_path}/m'" in str(caught.value)
+
+
+def test_errors_show_the_users_frames_alone(session: FakeSession, tmp_path: Path) -> None:
+    save(tmp_path / "m", sample(2))
+    file = tmp_path / "m/w-momentum/out"
+    stored = get(tmp_path / "m")
+    file.write_bytes(bytes(file.stat().st_size))
+    for wrong in (
+        lambda: get(tmp_path / "other"), lambda: api.load_variables(stored), stored["w-momentum"].numpy,
+        lambda: CheckPoint().load(tmp_path / "m"), lambda: CheckPoint().save(tmp_path / "m"),
+    ):  # fmt: skip
+        try:
+            raise ValueError("the program handles it")
+        except ValueError as handled:
+            with pytest.raises(OneFlowError) as caught:
+                wrong()
+            assert caught.value.__context__ is handled
+        frames = [os.path.basename(entry.path) for entry in caught.traceback]
+        assert set(frames) <= {"test_api.py", "frames.py"}, frames  # the decorator's own is there while pytest looks at it
 
 
 def test_relative_paths(session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

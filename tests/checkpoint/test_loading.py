@@ -175,4 +175,6 @@ def test_files_of_several_chunks_are_read_side_by_side(tmp_path: Path, monkeypat
     else:
         flow.load_variables(flow.checkpoint.get(tmp_path / "saved"))
         assert_same(values(), saved)
-    assert len(readers) == 10 and all(len(idents) == 1 for idents in readers.values())
+    again = {"w2", "w9"} if is_damaged else set()  # read once more by the caller's own thread, whose line the error names
+    assert len(readers) == 10
+    assert all(len(idents) == 1 for file, idents in readers.items() if Path(file).parent.name not in again)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from .._base.jax import jax
 
 _log = logging.getLogger("oneflow")
 MAX_BYTES = 1 << 30
+_lock = threading.Lock()
+_inside = 0  # threads inside ``enabled``
+_before: dict[str, Any] = {}  # JAX's settings, as they were before the first of them
 
 
 def directory() -> Path | None:
@@ -31,7 +35,9 @@ def directory() -> Path | None:
 def in_use() -> Path | None:
     """``directory``; None also where the user has set up JAX's own cache, or switched caches off."""
     config: Any = jax.config  # its settings are not typed
-    return None if config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache else directory()
+    with _lock:
+        chosen = _before.get("jax_compilation_cache_dir") if _inside else config.jax_compilation_cache_dir
+    return None if chosen or not config.jax_enable_compilation_cache else directory()
 
 
 @contextmanager
@@ -58,15 +64,22 @@ def enabled() -> Iterator[None]:
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
-    before = {name: getattr(config, name) for name in settings}
-    for name, value in settings.items():
-        config.update(name, value)
-    compilation_cache.reset_cache()  # JAX reads the settings once, at its first use of the cache
+    global _inside, _before
+    with _lock:  # the settings are the process's: the first thread inside makes them, the last one takes them back
+        if not _inside:
+            _before = {name: getattr(config, name) for name in settings}
+            for name, value in settings.items():
+                config.update(name, value)
+            compilation_cache.reset_cache()  # JAX reads the settings once, at its first use of the cache
+        _inside += 1
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
             yield
     finally:
-        for name, value in before.items():
-            config.update(name, value)
-        compilation_cache.reset_cache()
+        with _lock:
+            _inside -= 1
+            if not _inside:
+                for name, value in _before.items():
+                    config.update(name, value)
+                compilation_cache.reset_cache()

@@ -12,7 +12,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from oneflow.runtime import kept_programs
+from oneflow.runtime import compilation_cache, kept_programs
 from oneflow.runtime.launching import Launcher
 
 DIRECTORY = kept_programs.directory  # as long as ``conftest.py`` has not replaced it
@@ -180,3 +180,25 @@ def test_the_first_step_puts_back_drawn_values_when_it_fails(monkeypatch):
     np.testing.assert_array_equal(after["a-bias"].numpy(), [7, 8])
     expected = X @ drawn.T + np.array([7, 8], np.float32)
     np.testing.assert_allclose(job(X), expected, rtol=1e-5)
+
+
+def test_threads_that_compile_at_once_share_jaxs_settings_and_take_them_back(loads):
+    before, mine = jax.config.jax_compilation_cache_dir, compilation_cache.directory()
+    first, second = compilation_cache.enabled(), compilation_cache.enabled()
+    first.__enter__()
+    assert compilation_cache.in_use() == mine  # the setting is this library's own, not the user's
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert jax.config.jax_compilation_cache_dir == str(mine)
+    second.__exit__(None, None, None)
+    assert jax.config.jax_compilation_cache_dir == before and compilation_cache.in_use() == mine
+    with compilation_cache.enabled():
+        assert trained() == trained()
+    assert loads == [False, True]  # a program that is compiled meanwhile is kept as any
+    jax.config.update("jax_compilation_cache_dir", "/a/users/own")
+    try:
+        assert compilation_cache.in_use() is None
+        with compilation_cache.enabled():
+            assert jax.config.jax_compilation_cache_dir == "/a/users/own"
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)

@@ -13,6 +13,7 @@ from .._base.refuse import refuse
 from .._signature.local import LocalTensor, LocalTensorList, pieces, up_to
 from ..errors import ReturnError
 from ..graph.node import Blob
+from ..runtime.fast_path import looking
 from ..runtime.result import ArraySpec
 from ..runtime.transfer import first_to_host, to_host
 
@@ -42,7 +43,7 @@ def converter(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: li
         convert = first_to_host if only is to_host else lambda arrays: only(arrays[0])
         return Conversion(convert, None if look is None else look[1])
     if look is not None:
-        each[look[0]] = _looking(each[look[0]], look[1])
+        each[look[0]] = looking(each[look[0]], look[1])
     if any(blob.valid_length is not None for blob in leaves):
         cut = _cutter(leaves, kinds)
         return Conversion(lambda arrays: rebuild([make(array) for make, array in zip(each, cut(arrays), strict=True)]), None)
@@ -61,15 +62,6 @@ def array_spec(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: l
         return None
     shape = (joined * blob.shape[0], *blob.shape[1:]) if joined > 1 else tuple(blob.shape)
     return ArraySpec(shape, blob.dtype.numpy_dtype)
-
-
-def _looking(convert: Callable[[Any], Any], look: Callable[[Any], None]) -> Callable[[Any], Any]:
-    def convert_and_look(array: Any) -> Any:
-        value = convert(array)
-        look(value)
-        return value
-
-    return convert_and_look
 
 
 def _on_host(value: Any) -> Any:

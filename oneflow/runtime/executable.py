@@ -172,7 +172,7 @@ class Executable:
             compiled = self._compiled(traced, self._state.shardings(arguments), is_kept=key is not None)
         if key is not None:
             kept_programs.save(key, compiled, self.statistics.temporary_bytes, self.statistics.code_bytes)
-        self._call(compiled, function)
+        self._use(compiled, function)
 
     def _key(self, arguments: Any) -> str | None:
         """The name of the job's program on disk; None where it is not kept there."""
@@ -189,15 +189,15 @@ class Executable:
         self.statistics.compile_seconds = time.perf_counter() - start
         self.statistics.temporary_bytes = self.statistics.largest_temporary_bytes = found.temporary_bytes
         self.statistics.code_bytes = found.code_bytes
-        self._call(found.compiled, None)
+        self._use(found.compiled, None)
         return True
 
-    def _call(self, compiled: Any, jitted: Any) -> None:
+    def _use(self, compiled: Any, jitted: Any) -> None:
         """Has calls run a compiled step: by itself where that can be, and its arguments are what it was compiled for; else by
         the ``jitted`` function that it was made of, if there is one."""
         self.compiled = [("step", compiled)]
-        changes = any(self.debugging) or self._together or self._compile_elsewhere is not None
-        direct = None if changes else jax_versions.fast_call(compiled)
+        is_special = any(self.debugging) or self._together or self._compile_elsewhere is not None
+        direct = None if is_special else jax_versions.fast_call(compiled)
         if direct is None and jitted is not None:
             self.launcher.function = jitted
             return

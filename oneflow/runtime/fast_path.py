@@ -83,8 +83,11 @@ def converter(convert: Convert, look: Look | None, output: ArraySpec | None, cop
     if extension is not None and output is not None and copies_first and processes.count() == 1:
         made: Convert = extension.converter(_Conversion(convert, output, look))
         return made
-    if look is None:
-        return convert
+    return convert if look is None else looking(convert, look)
+
+
+def looking(convert: Convert, look: Look) -> Convert:
+    """``convert``, which calls ``look`` with what it has made."""
 
     def convert_and_look(fetched: Any) -> Any:
         value = convert(fetched)

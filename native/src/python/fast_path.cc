@@ -91,8 +91,9 @@ struct Spec {
 };
 
 // What a function of this module was made with: attributes of ``Parts`` in fast_path.py.
-enum { FUNCTION, WRITTEN, READ, PREPARED, OUTPUTS, LAUNCHER, DELIVERIES, NANS_NOW, NANS, INFS_NOW, INFS, DELIVERY, CONVERT, OTHERWISE, ENTER, LEAVE, ACQUIRE, RELEASE,
-       PENDING, APPEND, NUMBERS, NEWEST, RESULT, WAKE, INPUTS, OUTPUT, LOOK_AT_FEEDS, LOOK, PARTS };
+enum { FUNCTION, WRITTEN, READ, PREPARED, OUTPUTS, LAUNCHER, DELIVERIES, NANS_NOW, NANS, INFS_NOW, INFS, DELIVERY, CONVERT,
+       OTHERWISE, ENTER, LEAVE, ACQUIRE, RELEASE, PENDING, APPEND, NUMBERS, NEWEST, RESULT, WAKE, INPUTS, OUTPUT, LOOK_AT_FEEDS,
+       LOOK, PARTS };
 const char* const kParts[PARTS] = {
     "function", "written", "read", "prepared", "outputs", "launcher", "deliveries", "nans_now", "nans", "infs_now", "infs",
     "delivery", "convert", "otherwise", "enter", "leave", "acquire", "release", "pending", "append", "numbers", "newest",
@@ -230,9 +231,7 @@ PyObject* read_buffer(State* s, PyObject* fetched) {
   Ref made(empty_array(*s->output));
   auto* array = reinterpret_cast<PyArrayObject*>(made.get());
   const bool is_whole = array != nullptr && PyArray_NBYTES(array) == view.len;
-  if (is_whole) {
-    copy_bytes(PyArray_DATA(array), view.buf, size_t(view.len));
-  }
+  if (is_whole) copy_bytes(PyArray_DATA(array), view.buf, size_t(view.len));
   PyBuffer_Release(&view);
   return is_whole ? made.release() : nullptr;
 }
@@ -664,8 +663,8 @@ PyType_Spec callable_spec = {"oneflow_native.Prepared", sizeof(PyObject), 0, Py_
 
 bool intern() {
   const std::pair<PyObject**, const char*> all[] = {
-      {&names.is_ready, "is_ready"}, {&names.value, "value"}, {&names.values, "values"}, {&names.seconds, "seconds"}, {&names.has_room, "has_room"},
-      {&names.wait_for_room, "wait_for_room"}, {&names.tell, "tell"}, {&names.done, "done"},
+      {&names.is_ready, "is_ready"}, {&names.value, "value"}, {&names.values, "values"}, {&names.seconds, "seconds"},
+      {&names.has_room, "has_room"}, {&names.wait_for_room, "wait_for_room"}, {&names.tell, "tell"}, {&names.done, "done"},
       {&names.prepared, "_call"}, {&names.call_checked, "_call_checked"}, {&names.failed, "_failed"}};
   for (auto& [name, text] : all) {
     if ((*name = PyUnicode_InternFromString(text)) == nullptr) return false;

@@ -172,10 +172,12 @@ def _decode_windows(native: Any, random: np.random.Generator, count: int) -> Non
         for place in random.integers(0, len(data), int(random.choice([0, 0, 1, 3]))).tolist():
             data[place] = random.integers(0, 256)
         data = data[: len(data) if random.integers(0, 4) else int(random.integers(1, len(data)))].copy()
-        h, w = (int(random.integers(1, size + 1)) for size in (height, width))
-        window = int(random.integers(0, height - h + 1)), int(random.integers(0, width - w + 1)), h, w
+        factor = int(random.choice([1, 2, 4, 8]))
+        rows, columns = -(-height // factor), -(-width // factor)
+        h, w = (int(random.integers(1, size + 1)) for size in (rows, columns))
+        window = int(random.integers(0, rows - h + 1)), int(random.integers(0, columns - w + 1)), h, w
         out = _Guarded("uint8", 3 * h * (w + decoder.MARGIN))
-        at = decoder.decode(data.ctypes.data, len(data), (height, width), window, out.array.ctypes.data)
+        at = decoder.decode(data.ctypes.data, len(data), (height, width), factor, window, out.array.ctypes.data)
         out.check()
         assert -1 <= at <= decoder.MARGIN
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 __version__ = "0.1.0"
-PROTOCOL = 41
+PROTOCOL = 42
 HERE = os.path.join(os.path.dirname(os.path.realpath(__file__)), "lib")
 EXTENSION = "fast_path.abi3.so"
 
@@ -118,22 +118,25 @@ class JpegWindows:
             raise OSError(f"{path} is not a libjpeg-turbo with the interface of libjpeg 6.2")
         size, number, address = ctypes.c_size_t, ctypes.c_uint, ctypes.c_void_p
         self._decode = library.oneflow_jpeg_window
-        self._decode.argtypes = [address, size, *[number] * 6, address, size]
+        self._decode.argtypes = [address, size, *[number] * 7, address, size]
 
-    def decode(self, data: int, size: int, image: tuple[int, int], window: tuple[int, int, int, int], out: int) -> int:
-        """Decodes a window to BGR.
+    def decode(
+        self, data: int, size: int, image: tuple[int, int], factor: int, window: tuple[int, int, int, int], out: int
+    ) -> int:
+        """Decodes a window of an image, or of the image at a fraction of its size, to BGR.
 
         Args:
           data: the address of the file's bytes.
           size: how many there are.
           image: its height and width, as its header says.
-          window: y, x, height and width.
+          factor: 1, 2, 4 or 8: by how much the sides are shorter than that.
+          window: y, x, height and width, of the shorter sides.
           out: the address of uint8 (height, width + MARGIN, 3) for the window's height and width.
 
         Returns:
           the column of ``out`` where the window begins; -1 for a damaged image, or one that another decoder must read.
         """
-        return int(self._decode(data, size, *image, *window, out, 3 * (window[3] + self.MARGIN)))
+        return int(self._decode(data, size, *image, factor, *window, out, 3 * (window[3] + self.MARGIN)))
 
 
 def fast_path() -> Any:

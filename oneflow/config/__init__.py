@@ -110,7 +110,7 @@ max_image_pixels = _setting(
 enable_scaled_jpeg_decoding = _setting(
     "enable_scaled_jpeg_decoding", bool, False,
     "image_decoder_random_crop_resize decodes a JPEG at 1/2, 1/4 or 1/8 of its size where its window stays at least as "
-    "large as the result: faster for images of 3 megapixels and more, smoother, and not pixel for pixel what OneFlow computes.",
+    "large as the result: faster for images of a megapixel and more, smoother, and not pixel for pixel what OneFlow computes.",
     implied=True,
 )  # fmt: skip
 thread_enable_local_message_queue = _setting("thread_enable_local_message_queue", bool, False, _THREADS)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base import native
 from .crops import Window
 
 _log = logging.getLogger("oneflow")
@@ -30,7 +31,10 @@ def decoder() -> Any:
 @cache
 def _loaded() -> Any:
     try:
-        return importlib.import_module("oneflow_native").JpegWindows(_library())
+        module = importlib.import_module("oneflow_native")
+        if module.PROTOCOL != native.PROTOCOL:
+            raise ImportError("the native part is of another version")
+        return module.JpegWindows(_library())
     except Exception as error:  # whatever a broken part does, images are decoded without it
         _log.debug("oneflow: JPEG images are decoded as a whole before they are cropped: %s", error)
         return None
@@ -46,15 +50,16 @@ def _library() -> str:
     raise OSError("Pillow has no libjpeg-turbo of its own here")
 
 
-def decoded(data: np.ndarray, height: int, width: int, window: Window) -> np.ndarray | None:
+def decoded(data: np.ndarray, height: int, width: int, window: Window, factor: int = 1) -> np.ndarray | None:
     """A window of a JPEG, uint8 (h, w, 3), BGR; None where OpenCV has to decode the whole image.
 
     Args:
       data: the file's bytes, uint8 and contiguous.
       height, width: as its header says.
-      window: within them.
+      window: within them; where the image is decoded at a fraction of its size, within the sides of that.
+      factor: 1, or 2, 4 or 8: the sides are that many times shorter, rounded up.
     """
-    native = decoder()
-    out = np.empty((window.height, window.width + native.MARGIN, 3), np.uint8)
-    at = native.decode(data.ctypes.data, data.size, (height, width), tuple(window), out.ctypes.data)
+    found = decoder()
+    out = np.empty((window.height, window.width + found.MARGIN, 3), np.uint8)
+    at = found.decode(data.ctypes.data, data.size, (height, width), factor, tuple(window), out.ctypes.data)
     return out[:, at : at + window.width] if at >= 0 else None

@@ -361,10 +361,8 @@ def image_decoder_random_crop_resize(
     def window_of(rows: int, columns: int) -> Window:
         return windows.window(rows, columns, draws)
 
-    if scaled:
-        part, window = images.read_window(encoded, window_of, width, height, max_pixels=max_pixels)
-    else:
-        part, window = images.decode_window(encoded, window_of, max_pixels=max_pixels)
+    least = (height, width) if scaled else None
+    part, window = images.decode_window(encoded, window_of, least=least, max_pixels=max_pixels)
     if max_num_pixels is not None and window.height * window.width > max_num_pixels:
         raise ImageError(f"a crop of {window.width} x {window.height} pixels is more than max_num_pixels={max_num_pixels}")
     return images.from_bgr(images.resize(part, width, height, "bilinear"), "RGB")

@@ -74,7 +74,7 @@ def read(data: bytes | np.ndarray, mode: int, *, max_pixels: int = MAX_PIXELS, r
       result: bytes per pixel of the caller's result, if that is larger.
     Raises: ImageError, also for truncated files, of which OpenCV would decode a part.
     """
-    encoded = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data).view(np.uint8).reshape(-1)
+    encoded = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else _flat(data)
     if not encoded.size:
         raise ImageError("an image has no bytes, so it cannot be decoded")
     kind = _check_header(encoded, max_pixels, any_depth=bool(mode & cv2.IMREAD_ANYDEPTH), result=result).format
@@ -88,26 +88,37 @@ def read(data: bytes | np.ndarray, mode: int, *, max_pixels: int = MAX_PIXELS, r
 
 
 def decode_window(
-    data: np.ndarray, window_of: Callable[[int, int], Window], *, max_pixels: int = MAX_PIXELS
+    data: np.ndarray,
+    window_of: Callable[[int, int], Window],
+    *,
+    least: tuple[int, int] | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> tuple[np.ndarray, Window]:
-    """A window of an image, uint8 (h, w, 3), BGR, and where it is. Its pixels are those of ``decode`` and ``crop``.
+    """A window of an image, uint8 (h, w, 3), BGR, and where it is.
 
     Of most JPEGs the native part decodes no more than the window needs; damage below it is not noticed then.
 
     Args:
       data: the file's bytes.
       window_of: the window in an image of a height and a width.
+      least: None for the pixels of ``decode`` and ``crop``, or the height and width of the image that the window is resized to: a
+        JPEG is decoded at 1/2, 1/4 or 1/8 of its size where the window is not smaller than that then. The edges of the window are
+        rounded to pixels of the reduced image.
       max_pixels: as for ``decode``.
     Raises: ImageError.
     """
-    data = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
-    if _jpeg_windows.decoder() is not None and data.size:
-        header = _check_header(data, max_pixels, any_depth=False, result=0)
-        if header.format == "JPEG":
-            window = window_of(header.height, header.width)
-            part = _jpeg_windows.decoded(data, header.height, header.width, window)
+    data = _flat(data)
+    header = _check_header(data, max_pixels, any_depth=False, result=0) if data.size else None
+    if header is not None and header.format == "JPEG":
+        # the size in the header, or turned by an EXIF orientation, as OpenCV turns images
+        for rows, columns in ((header.height, header.width), (header.width, header.height)):
+            window = window_of(rows, columns)
+            factor = _factor(window, least)
+            part = _jpeg_part(data, rows, columns, window, factor, max_pixels)
             if part is not None:
                 return part, window
+            if factor == 1:
+                break
     image = decode(data, "BGR", max_pixels=max_pixels)
     window = window_of(image.shape[0], image.shape[1])
     return crop(image, window), window
@@ -116,35 +127,29 @@ def decode_window(
 _REDUCED = {2: "IMREAD_REDUCED_COLOR_2", 4: "IMREAD_REDUCED_COLOR_4", 8: "IMREAD_REDUCED_COLOR_8"}
 
 
-def read_window(
-    data: np.ndarray, window_of: Callable[[int, int], Window], width: int, height: int, *, max_pixels: int = MAX_PIXELS
-) -> tuple[np.ndarray, Window]:
-    """A window of an image, which is going to be resized. A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that suffices.
+def _factor(window: Window, least: tuple[int, int] | None) -> int:
+    """By how much the sides of an image may be shorter while the window stays as large as ``least``."""
+    fitting = (f for f in (8, 4, 2) if least is not None and window.height >= f * least[0] and window.width >= f * least[1])
+    return next(fitting, 1)
 
-    Args:
-      data: the file's bytes.
-      window_of: the window in an image of a height and a width.
-      width, height: of the image that the window is resized to. What is decoded of it is not smaller.
-      max_pixels: as for ``decode``.
-    Returns: uint8 (h, w, 3), BGR, and the window in the whole image. Its edges are rounded to pixels of the reduced image.
-    Raises: ImageError.
-    """
-    try:
-        header = read_header(data.data)
-    except ValueError:
-        return decode_window(data, window_of, max_pixels=max_pixels)
-    # the size in the header, or turned by an EXIF orientation, as OpenCV turns images
-    for rows, columns in ((header.height, header.width), (header.width, header.height)):
-        window = window_of(rows, columns)
-        factor = next((f for f in (8, 4, 2) if window.height >= f * height and window.width >= f * width), 1)
-        if header.format != "JPEG" or factor == 1:
-            return decode_window(data, window_of, max_pixels=max_pixels)
-        image = read(data, getattr(cv2, _REDUCED[factor]), max_pixels=max_pixels)
-        if image.shape[:2] == (-(-rows // factor), -(-columns // factor)):
-            top, left = round(window.y / factor), round(window.x / factor)
-            bottom, right = round((window.y + window.height) / factor), round((window.x + window.width) / factor)
-            return crop(image, Window(top, left, bottom - top, right - left)), window
-    return decode_window(data, window_of, max_pixels=max_pixels)
+
+def _jpeg_part(data: np.ndarray, rows: int, columns: int, window: Window, factor: int, max_pixels: int) -> np.ndarray | None:
+    """A window of a JPEG whose sides are ``factor`` times shorter; None where it does not have this size, or is decoded whole."""
+    top, left = round(window.y / factor), round(window.x / factor)
+    bottom, right = round((window.y + window.height) / factor), round((window.x + window.width) / factor)
+    reduced = Window(top, left, bottom - top, right - left)
+    if _jpeg_windows.decoder() is not None:
+        part = _jpeg_windows.decoded(data, rows, columns, reduced, factor)
+        if part is not None:
+            return part
+    if factor == 1:
+        return None
+    image = read(data, getattr(cv2, _REDUCED[factor]), max_pixels=max_pixels)
+    return crop(image, reduced) if image.shape[:2] == (-(-rows // factor), -(-columns // factor)) else None
+
+
+def _flat(data: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(data).view(np.uint8).reshape(-1)
 
 
 def kind_of(encoded: np.ndarray) -> str:

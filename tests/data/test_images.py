@@ -427,14 +427,14 @@ def test_scaled_decoding_is_close_to_decoding_the_whole_image(size: tuple[int, i
 
 def test_scaled_decoding_reads_no_more_than_it_needs() -> None:
     window = Window(8, 16, 400, 480)
-    part, whole = images.read_window(smooth_jpeg(640, 800), lambda *_: window, 100, 90)
+    part, whole = images.decode_window(smooth_jpeg(640, 800), lambda *_: window, least=(90, 100))
     assert whole == window and part.shape == (100, 120, 3)  # a quarter: an eighth would be smaller than the result
-    part, _ = images.read_window(np.frombuffer(png(photograph(400, 400)), np.uint8), lambda *_: window, 10, 10)
+    part, _ = images.decode_window(np.frombuffer(png(photograph(400, 400)), np.uint8), lambda *_: window, least=(10, 10))
     assert part.shape == (392, 384, 3)  # a PNG is not scaled
     with pytest.raises(ImageError):
-        images.read_window(smooth_jpeg(640, 800)[:200], lambda *_: window, 100, 90)
+        images.decode_window(smooth_jpeg(640, 800)[:200], lambda *_: window, least=(90, 100))
     with pytest.raises(ImageError, match="begins with"):
-        images.read_window(np.zeros(64, np.uint8), lambda *_: window, 100, 90)
+        images.decode_window(np.zeros(64, np.uint8), lambda *_: window, least=(90, 100))
 
 
 def test_crop_is_a_view() -> None:

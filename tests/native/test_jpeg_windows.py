@@ -20,6 +20,9 @@ from oneflow.errors import ImageError
 
 pytestmark = pytest.mark.usefixtures("native_part", "_finds_a_library")
 SUBSAMPLED = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}
+MODES = {
+    1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -42,30 +45,32 @@ def jpeg(height: int, width: int, colours: str = "4:2:0", seed: int = 0, **optio
 @settings(max_examples=80, deadline=None)
 @given(
     st.integers(1, 90), st.integers(1, 140), st.sampled_from([*SUBSAMPLED, "gray"]), st.integers(20, 100), st.integers(0, 9),
-    st.booleans(), st.data(),
+    st.booleans(), st.sampled_from([*MODES]), st.data(),
 )  # fmt: skip
 def test_pixels_are_those_of_the_whole_image(
-    height: int, width: int, colours: str, quality: int, restart: int, optimized: bool, data: st.DataObject
+    height: int, width: int, colours: str, quality: int, restart: int, optimized: bool, factor: int, data: st.DataObject
 ) -> None:
     encoded = jpeg(height, width, colours, quality=quality, restart_marker_blocks=restart, optimize=optimized)
-    whole = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
+    whole = cv2.imdecode(encoded, MODES[factor])
+    rows, columns = whole.shape[:2]
     for _ in range(4):
-        h, w = data.draw(st.integers(1, height)), data.draw(st.integers(1, width))
-        window = Window(data.draw(st.integers(0, height - h)), data.draw(st.integers(0, width - w)), h, w)
-        part = _jpeg_windows.decoded(encoded, height, width, window)
+        h, w = data.draw(st.integers(1, rows)), data.draw(st.integers(1, columns))
+        window = Window(data.draw(st.integers(0, rows - h)), data.draw(st.integers(0, columns - w)), h, w)
+        part = _jpeg_windows.decoded(encoded, height, width, window, factor)
         assert part is not None
         assert (part == images.crop(whole, window)).all(), window
 
 
+@pytest.mark.parametrize("factor", MODES)
 @pytest.mark.parametrize("colours", [*SUBSAMPLED, "gray"])
-def test_large_images(colours: str) -> None:
+def test_large_images(colours: str, factor: int) -> None:
     encoded, windows = jpeg(375, 500, colours, quality=90), RandomWindows(3)
-    whole = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
+    whole = cv2.imdecode(encoded, MODES[factor])
     draws = windows.draw(0, 40)
 
     def one(row: np.ndarray) -> bool:
-        window = windows.window(375, 500, row)
-        part = _jpeg_windows.decoded(encoded, 375, 500, window)
+        window = windows.window(*whole.shape[:2], row)
+        part = _jpeg_windows.decoded(encoded, 375, 500, window, factor)
         return part is not None and bool((part == images.crop(whole, window)).all())
 
     with ThreadPoolExecutor(3) as pool:

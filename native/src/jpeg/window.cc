@@ -79,10 +79,11 @@ int oneflow_jpeg_load(const char* path) {
   return 1;
 }
 
-// Decodes rows y to y + h - 1 and columns x to x + w - 1 of an image of `height` x `width` pixels into rows of `stride` bytes, as BGR.
+// Decodes rows y to y + h - 1 and columns x to x + w - 1 of an image into rows of `stride` bytes, as BGR. The file's image has `height` x
+// `width` pixels; the window is of the image that is 1, 2, 4 or 8 times (`factor`) smaller.
 // Returns the column of `out` where the window begins; -1 for an image that is left to another decoder, or is damaged.
-int oneflow_jpeg_window(const std::uint8_t* data, std::size_t size, unsigned height, unsigned width, unsigned y, unsigned x, unsigned h,
-                        unsigned w, std::uint8_t* out, std::size_t stride) {
+int oneflow_jpeg_window(const std::uint8_t* data, std::size_t size, unsigned height, unsigned width, unsigned factor, unsigned y, unsigned x,
+                        unsigned h, unsigned w, std::uint8_t* out, std::size_t stride) {
   Errors errors;
   Decompress jpeg{};
   jpeg.err = lib.std_error(&errors);
@@ -98,14 +99,17 @@ int oneflow_jpeg_window(const std::uint8_t* data, std::size_t size, unsigned hei
   lib.save_markers(&jpeg, kExif, 4);
   lib.read_header(&jpeg, 1);
   int shift = -1;
-  bool fits = jpeg.image_height == height && jpeg.image_width == width && w > 0 && h > 0;
-  fits = fits && y < height && h <= height - y && x < width && w <= width - x;
-  if (fits && is_usual(jpeg)) {
+  const bool reduces = factor == 1 || factor == 2 || factor == 4 || factor == 8;
+  if (reduces && jpeg.image_height == height && jpeg.image_width == width && is_usual(jpeg)) {
     jpeg.out_color_space = libjpeg::kBgr;
+    jpeg.scale_num = 1;
+    jpeg.scale_denom = factor;
     lib.start(&jpeg);
-    unsigned left = x - std::min(x, kPadding), columns = std::min(width, x + w + kPadding) - left;
-    if (columns < width) lib.crop_scanline(&jpeg, &left, &columns);
-    if (std::size_t{3} * columns <= stride && jpeg.output_components == 3) {
+    const unsigned bottom = jpeg.output_height, right = jpeg.output_width;
+    const bool fits = w > 0 && h > 0 && y < bottom && h <= bottom - y && x < right && w <= right - x;
+    unsigned left = x - std::min(x, kPadding), columns = fits ? std::min(right, x + w + kPadding) - left : right;
+    if (columns < right) lib.crop_scanline(&jpeg, &left, &columns);
+    if (fits && std::size_t{3} * columns <= stride && jpeg.output_components == 3) {
       if (y) lib.skip_scanlines(&jpeg, y);
       for (unsigned done = 0; done < h;) {
         std::uint8_t* rows[kGroup];

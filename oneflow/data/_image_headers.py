@@ -6,7 +6,7 @@ Supported are formats whose header bounds what OpenCV's decoder allocates: the d
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -66,31 +66,46 @@ def _png(data: memoryview, any_depth: bool) -> Header:
 
 def _jpeg(data: memoryview, any_depth: bool) -> Header:
     """Walks over the segments before the first scan, as libjpeg does: a thumbnail in one of them has a size of its own."""
-    at, size, raw = 2, len(data), bytes(data)
-    while True:
-        at = raw.find(b"\xff", at)
-        while 0 <= at < size and raw[at] == 0xFF:  # any number of fill bytes may precede the marker's code
-            at += 1
-        if not 0 <= at < size:
-            raise ValueError("it is a JPEG that ends before its size")
-        marker, at = raw[at], at + 1
-        if marker == 0xDA or marker == 0xD9:
-            raise ValueError("it is a JPEG without a size")
-        if marker in (0x00, 0x01) or 0xD0 <= marker <= 0xD8:
-            continue  # no segment follows
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            break
-        at += _number(data, at, 2, "big")
+    raw = bytes(data)
+    frame, at = _jpeg_segment(raw, 2, _FRAMES)
+    if not at:
+        raise ValueError("it is a JPEG that ends before its size" if frame is None else "it is a JPEG without a size")
     height, width, components = _number(data, at + 3, 2, "big"), _number(data, at + 5, 2, "big"), _number(data, at + 7, 1, "big")
     factors = [(s >> 4, s & 15) for s in (_number(data, at + 9 + 3 * i, 1, "big") for i in range(components))]
     widest, highest = max((h for h, _ in factors), default=1), max((v for _, v in factors), default=1)
-    scans = _count_scans(raw[at:])
-    cost = PLAIN_COST
+    _, scan = _jpeg_segment(raw, at + _number(data, at, 2, "big"), (0xDA,))
+    # a scan of all components that is not progressive: libjpeg reads no other one
+    is_only_one = frame in _SEQUENTIAL and raw[scan + 2 : scan + 3] == bytes([components]) if scan else False
+    scans, cost = 1 if is_only_one else _count_scans(raw[at:]), PLAIN_COST
     if scans > 1:  # all coefficients, of two bytes, are kept until the last scan
         samples = sum(h * v for h, v in factors) / max(widest * highest, 1)
         cost = max(cost, 3 + round(2 * samples + 0.5))
     is_whole = raw.endswith(b"\xff\xd9") or raw.rfind(b"\xff\xd9", at) >= 0
     return Header("", width, height, cost, max(scans, 1), is_whole)
+
+
+_FRAMES = (*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0))  # markers of segments with the size
+_SEQUENTIAL = (0xC0, 0xC1)  # those of Huffman-coded frames that are not progressive
+
+
+def _jpeg_segment(raw: bytes, at: int, wanted: Sequence[int]) -> tuple[int | None, int]:
+    """The marker of the next segment that has one of those, and where its length is.
+
+    0 in place of that, and another marker, where the pixels come first; None and 0 at the end of the file.
+    """
+    while True:
+        at = raw.find(b"\xff", at)
+        while 0 <= at < len(raw) and raw[at] == 0xFF:  # any number of fill bytes may precede the marker's code
+            at += 1
+        if not 0 <= at < len(raw):
+            return None, 0
+        marker, at = raw[at], at + 1
+        if marker in wanted:
+            return marker, at
+        if marker in (0xDA, 0xD9):
+            return marker, 0
+        if marker not in (0x00, 0x01) and not 0xD0 <= marker <= 0xD8:  # of these no segment follows
+            at += int.from_bytes(raw[at : at + 2], "big")
 
 
 def _count_scans(data: bytes) -> int:

@@ -179,9 +179,14 @@ def test_decompression_bombs_are_refused_before_they_are_decoded() -> None:
 
 @given(st.lists(st.sampled_from([b"\xff\xda", b"\xff", b"\xda", b"\0"]), max_size=40))
 def test_all_scans_of_a_jpeg_are_counted(tail: list[bytes]) -> None:
-    whole = cv2.imencode(".jpg", photograph(16, 16))[1].tobytes()
-    data = whole + b"".join(tail)
-    assert read_header(data).scans == data.count(b"\xff\xda")
+    sequential, progressive = (
+        cv2.imencode(".jpg", photograph(16, 16), [cv2.IMWRITE_JPEG_PROGRESSIVE, p])[1].tobytes() + b"".join(tail) for p in (0, 1)
+    )
+    assert read_header(progressive).scans == progressive.count(b"\xff\xda")
+    assert read_header(sequential).scans == 1  # libjpeg reads no further one
+    components = sequential.index(b"\xff\xda") + 4
+    separate = sequential[:components] + b"\1" + sequential[components + 1 :]  # as if the scan had one of three components
+    assert read_header(separate).scans == separate.count(b"\xff\xda")
 
 
 def test_formats_whose_headers_bound_nothing_are_not_read() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,36 @@ def test_the_same_stream_gives_the_same_values() -> None:
     for initializer in (flow.truncated_normal(0.1), flow.glorot_uniform_initializer(), flow.random_normal_initializer()):
         assert (draw(initializer) == draw(initializer)).all()
         assert (draw(initializer) != draw(initializer, seed=1)).any()
+
+
+def test_values_are_those_of_one_draw_of_all() -> None:
+    """A seed gives the same numbers, however many are drawn at a time."""
+    shape = (3, 50_021)
+    whole = np.random.default_rng(0)
+    assert (draw(flow.random_normal_initializer(1.0, 0.5), shape, np.float64) == whole.standard_normal(shape) * 0.5 + 1.0).all()
+    uniform = np.random.default_rng(0).uniform(-2, 3, shape)
+    assert (draw(flow.random_uniform_initializer(-2, 3), shape) == uniform.astype(np.float32)).all()
+    integers = np.random.default_rng(0).integers(-3, 4, shape)
+    assert (draw(flow.random_uniform_initializer(-3, 4, flow.int32), shape, np.int32) == integers).all()
+    again = np.random.default_rng(0)
+    truncated = again.standard_normal(shape)
+    while (outside := np.abs(truncated) >= 2).any():
+        truncated[outside] = again.standard_normal(outside.sum())
+    assert (draw(flow.truncated_normal(0.1), shape) == (truncated * 0.1).astype(np.float32)).all()
+
+
+@pytest.mark.parametrize(
+    ("initializer", "most"),
+    [(flow.random_normal_initializer(), 1.3), (flow.glorot_uniform_initializer(), 1.3), (flow.truncated_normal(0.1), 1.6)],
+)
+def test_to_draw_takes_little_memory(initializer: Any, most: float) -> None:
+    tracemalloc.start()
+    try:
+        values = draw(initializer, (2000, 2000))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert values.nbytes <= peak < most * values.nbytes
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
 """Initializers, which make the first values of variables. An initializer is an immutable value with equality and a repr.
 
-Values are drawn in float64 from the generator that is passed in, and cast to the variable's dtype.
+Values are drawn in float64 from the generator that is passed in, some at a time, and cast to the variable's dtype.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -23,15 +23,49 @@ _FLOATING = {"float16", "bfloat16", "float32", "float64"}
 _INTEGERS = {"int8", "uint8", "int32", "int64"}
 
 
-def _standard_truncated(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Standard normals; values outside (-2, 2) are drawn again."""
-    values = rng.standard_normal(shape)
-    flat = values.reshape(-1)
-    rejected = np.flatnonzero(np.abs(flat) >= 2.0)
+_CHUNK = 1 << 16  # numbers that are drawn at a time: they stay in the cache, and take no memory to speak of
+
+Draw = Callable[[int], np.ndarray]
+
+
+def _filled(shape: tuple[int, ...], dtype: np.dtype, draw: Draw) -> np.ndarray:
+    """An array of numbers that ``draw`` gives, so many at a time."""
+    made = np.empty(shape, dtype)
+    for _, part in _chunks(made):
+        part[...] = draw(part.size)
+    return made
+
+
+def _chunks(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    flat = array.reshape(-1)
+    for begin in range(0, flat.size, _CHUNK):
+        yield begin, flat[begin : begin + _CHUNK]
+
+
+def _normal(rng: np.random.Generator, factor: float, offset: float) -> Draw:
+    return lambda count: _scaled(rng.standard_normal(count), factor, offset)
+
+
+def _truncated(shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator, factor: float, offset: float) -> np.ndarray:
+    """Standard normals, those outside (-2, 2) drawn again after all others, times ``factor``, plus ``offset``."""
+    made, outside = np.empty(shape, dtype), [np.empty(0, np.int64)]
+    for begin, part in _chunks(made):
+        drawn = rng.standard_normal(part.size)
+        outside.append(begin + np.flatnonzero(np.abs(drawn) >= 2.0))
+        part[...] = _scaled(drawn, factor, offset)
+    flat, rejected = made.reshape(-1), np.concatenate(outside)
     while rejected.size:  # 4.6 % remain each time, so this costs little more than the first draw
-        again = rng.standard_normal(rejected.size)
-        flat[rejected] = again
-        rejected = rejected[np.abs(again) >= 2.0]
+        drawn = rng.standard_normal(rejected.size)
+        remaining = rejected[np.abs(drawn) >= 2.0]
+        flat[rejected] = _scaled(drawn, factor, offset)
+        rejected = remaining
+    return made
+
+
+def _scaled(values: np.ndarray, factor: float, offset: float) -> np.ndarray:
+    values *= factor
+    if offset:
+        values += offset
     return values
 
 
@@ -61,7 +95,7 @@ class RandomUniform:
     high: float
 
     def draw(self, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
-        return rng.uniform(self.low, self.high, shape).astype(dtype, copy=False)
+        return _filled(shape, dtype, lambda count: rng.uniform(self.low, self.high, count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +106,8 @@ class RandomInteger:
     high: int
 
     def draw(self, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
-        return rng.integers(self.low, max(self.high, self.low + 1), shape).astype(dtype, copy=False)
+        end = max(self.high, self.low + 1)
+        return _filled(shape, dtype, lambda count: rng.integers(self.low, end, count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +118,7 @@ class RandomNormal:
     stddev: float
 
     def draw(self, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
-        return _scaled(rng.standard_normal(shape), self.stddev, self.mean).astype(dtype, copy=False)
+        return _filled(shape, dtype, _normal(rng, self.stddev, self.mean))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +129,7 @@ class TruncatedNormal:
     stddev: float
 
     def draw(self, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
-        return _scaled(_standard_truncated(shape, rng), self.stddev, self.mean).astype(dtype, copy=False)
+        return _truncated(shape, dtype, rng, self.stddev, self.mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +145,10 @@ class VarianceScaling:
         variance = self.scale / max(fan(shape, self.mode, self.data_format), 1.0)
         if self.distribution == "random_uniform":
             limit = math.sqrt(3.0 * variance)
-            values = rng.uniform(-limit, limit, shape)
-        elif self.distribution == "random_normal":
-            values = _scaled(rng.standard_normal(shape), math.sqrt(variance), 0.0)
-        else:
-            values = _scaled(_standard_truncated(shape, rng), math.sqrt(variance) / _TRUNCATED_STD, 0.0)
-        return values.astype(dtype, copy=False)
+            return _filled(shape, dtype, lambda count: rng.uniform(-limit, limit, count))
+        if self.distribution == "random_normal":
+            return _filled(shape, dtype, _normal(rng, math.sqrt(variance), 0.0))
+        return _truncated(shape, dtype, rng, math.sqrt(variance) / _TRUNCATED_STD, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +164,6 @@ class Range:
         steps = self.start + self.stride * np.arange(shape[axis])
         column = steps.reshape([-1 if i == axis else 1 for i in range(len(shape))])
         return np.broadcast_to(column, shape).astype(dtype)
-
-
-def _scaled(values: np.ndarray, factor: float, offset: float) -> np.ndarray:
-    values *= factor
-    if offset:
-        values += offset
-    return values
 
 
 def fan(shape: Sequence[int], mode: str, data_format: str) -> float:

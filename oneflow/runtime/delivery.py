@@ -23,7 +23,7 @@ from . import processes
 from .result import Delivery, Result, block_until_ready, have_ended, queued
 
 MIN_WINDOW, MAX_WINDOW = 4, 32
-_IDLE_NAPS = 20
+_IDLE_NAPS = 3
 _NAP = 0.0002  # seconds
 _LONG_NAP = 0.01  # where callers deliver their own calls; a callback that is registered ends it
 _MOST_PAUSES = 2  # naps in a row for a caller that is submitting calls

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
+from .._base.threads import on_threads
 from ..errors import CheckpointError, CheckpointExistsError
 from ..runtime.process import process
 from . import hidden, meta
@@ -25,7 +26,6 @@ from .hidden import STAGING as _STAGING
 from .hidden import Hidden
 from .layout import DONE, EXTRA, META, OUT, as_path, complain
 from .team import Alone, Team, on_leader, together
-from .threads import on_threads
 from .values import Block, Value, bytes_of, whole_values
 
 if sys.platform != "win32":

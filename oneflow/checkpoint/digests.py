@@ -16,7 +16,7 @@ from typing import Any
 
 from zlib_ng.zlib_ng import crc32  # the values of zlib.crc32, ten times as fast
 
-from . import threads
+from .._base import threads
 
 ALGORITHM = "crc32"
 CHUNK = 1 << 22  # bytes

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .._base.refuse import closest, shown, warn
+from .._base.threads import most_threads, on_threads
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import Variable
 from ..runtime import processes
@@ -27,7 +28,6 @@ from .layout import EXTRA, complain, describe
 from .safetensors import StoredTensor
 from .saving import all_or_none, listed, own_team
 from .team import together
-from .threads import most_threads, on_threads
 
 _log = logging.getLogger("oneflow")
 

@@ -8,9 +8,9 @@ from io import FileIO
 
 from zlib_ng.zlib_ng import crc32
 
+from .._base.threads import on_threads
 from .blocks import Runs
 from .digests import CHUNK, Expected, Mismatch, chunk_count
-from .threads import on_threads
 
 _PIECE = 1 << 18  # bytes that are in the cache still when their digest is computed
 

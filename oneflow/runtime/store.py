@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .._base.jax import jax
 from .._base.refuse import refuse
+from .._base.threads import on_threads
 from ..errors import ArgumentError, ExecutionError
 from ..graph.graph import Variable
 from . import devices, pieces, processes, transfer
@@ -21,6 +24,10 @@ from .pieces import BlockRange, Blocks, Piece
 
 if TYPE_CHECKING:
     from ..compiler.layout import Storage
+
+
+_LEAST_FOR_THREADS = 1 << 20  # bytes of first values; for fewer, to start threads takes longer than to draw them
+_MOST_AT_ONCE = 1 << 30  # bytes of first values that wait to be placed on their devices
 
 
 class Cell:
@@ -38,6 +45,12 @@ class Cell:
         self.value = value
         self.storage = storage
         self.drawn: tuple[weakref.ref[Any], int] | None = None
+
+    @property
+    def declared(self) -> Variable:
+        """The variable of a cell that has one."""
+        assert self.variable is not None
+        return self.variable
 
 
 class Placed(NamedTuple):
@@ -134,11 +147,8 @@ class Store:
 
     def materialize(self, cells: Iterable[Cell]) -> None:
         """Initializes the cells that have no value."""
-        for cell in cells:
-            if cell.value is None:
-                variable = cell.variable
-                assert variable is not None
-                drawn = self._first_value(variable, self.seed)
+        for group in _groups([cell for cell in cells if cell.value is None]):
+            for cell, drawn in zip(group, self._first_values([cell.declared for cell in group]), strict=True):
                 cell.value = transfer.donatable(self._placed(cell.storage, drawn), drawn)
                 cell.drawn = weakref.ref(cell.value), self.seed
 
@@ -149,6 +159,11 @@ class Store:
             return None
         seed = drawn[1]
         return lambda: self._placed(storage, self._first_value(variable, seed))
+
+    def _first_values(self, variables: Sequence[Variable]) -> list[np.ndarray]:
+        draw = partial(self._first_value, seed=self.seed)
+        is_much = sum(map(_first_bytes, variables)) >= _LEAST_FOR_THREADS
+        return on_threads(draw, variables) if is_much else [draw(variable) for variable in variables]
 
     @staticmethod
     def _first_value(variable: Variable, seed: int) -> np.ndarray:
@@ -250,3 +265,21 @@ class Store:
             cell.value = None
         for prepared in self.prepared:
             prepared.forget()
+
+
+def _first_bytes(variable: Variable) -> int:
+    return prod(variable.shape) * variable.dtype.bytes
+
+
+def _groups(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+    """Cells in order, in groups of moderate size."""
+    group: list[Cell] = []
+    size = 0
+    for cell in cells:
+        size += _first_bytes(cell.declared)
+        if group and size > _MOST_AT_ONCE:
+            yield group
+            group, size = [], _first_bytes(cell.declared)
+        group.append(cell)
+    if group:
+        yield group

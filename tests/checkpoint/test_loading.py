@@ -10,7 +10,8 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from oneflow.checkpoint import loading, threads
+from oneflow._base import threads
+from oneflow.checkpoint import loading
 from oneflow.checkpoint.atomic import write
 from oneflow.checkpoint.digests import CHUNK
 from oneflow.checkpoint.reading import VerifiedFile

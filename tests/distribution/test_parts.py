@@ -23,7 +23,7 @@ PROGRAM = """
 import json, os, sys, tracemalloc
 import numpy as np
 import oneflow as flow, oneflow.typing as tp
-from oneflow.checkpoint import threads
+from oneflow._base import threads
 
 action, path, devices, asynchronous = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "asynchronous"
 flow.config.cpu_device_num(devices)

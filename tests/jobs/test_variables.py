@@ -230,6 +230,29 @@ def test_an_explicit_seed_reproduces_whatever_the_session_draws():
     assert not np.array_equal(a1, a2) and not np.array_equal(b1, b2)
 
 
+@pytest.mark.parametrize("limit", [1 << 30, 900_000])  # bytes: all at once, or two and two
+def test_variables_have_the_same_first_values_alone_and_together(limit, monkeypatch):
+    monkeypatch.setattr("oneflow.runtime.store._MOST_AT_ONCE", limit)
+
+    def values(names):
+        flow.clear_default_session()
+        flow.manual_seed(3)
+
+        @flow.global_function()
+        def job() -> tp.Numpy:
+            initializer = flow.truncated_normal(0.1)
+            return flow.math.add_n([flow.get_variable(name, (300, 350), initializer=initializer) for name in names])
+
+        total = job()
+        found = {name: variable.numpy() for name, variable in flow.get_all_variables().items()}
+        np.testing.assert_allclose(total, sum(found.values()), rtol=0, atol=1e-6)
+        return found
+
+    together = values("abcd")  # 1.7 MB: drawn on threads
+    for name, value in together.items():
+        np.testing.assert_array_equal(values([name])[name], value)
+
+
 def test_a_first_value_that_does_not_fit_into_memory_is_told_with_the_variable(monkeypatch):
     initializer = flow.random_normal_initializer()
 

@@ -11,12 +11,12 @@ import time
 
 import pytest
 
-from oneflow.checkpoint import threads
-from oneflow.checkpoint.threads import on_threads
+from oneflow._base import threads
+from oneflow._base.threads import on_threads
 
 PROGRAM = """
 import os, random, signal, threading, time
-from oneflow.checkpoint.threads import on_threads
+from oneflow._base.threads import on_threads
 
 for _ in range(1000):
     timer = threading.Timer(0.0008 * random.random(), os.kill, (os.getpid(), signal.SIGINT))
@@ -28,7 +28,7 @@ for _ in range(1000):
     except KeyboardInterrupt:
         pass
 for _ in range(1000):  # a thread may be at its very beginning or end
-    left = [t for t in threading.enumerate() if t.name == "oneflow-checkpoint"]
+    left = [t for t in threading.enumerate() if t.name == "oneflow-helper"]
     if not left:
         break
     time.sleep(0.01)
@@ -110,7 +110,7 @@ def test_an_interrupt_while_the_caller_waits_leaves_none_running() -> None:
     with pytest.raises(KeyboardInterrupt):
         on_threads(work, range(4))
     interrupt.join()
-    assert not [thread for thread in threading.enumerate() if thread.name == "oneflow-checkpoint"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "oneflow-helper"]
 
 
 @pytest.mark.usefixtures("four")

@@ -1,4 +1,4 @@
-"""Threads for reading and for digests: neither keeps Python's lock."""
+"""Threads for work that does not keep Python's lock: reading, digests, random numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from .._base import cores
+from . import cores
 
 _MOST = 8
 
@@ -38,7 +38,7 @@ class Pool:
         """Runs ``function(*args)`` on a thread; on this one where the system starts none."""
         task: Future[_Found] = Future()
         if len(self._threads) < self._most:
-            thread = threading.Thread(target=self._work, name="oneflow-checkpoint", daemon=True)
+            thread = threading.Thread(target=self._work, name="oneflow-helper", daemon=True)
             with suppress(RuntimeError):  # too many threads, or the interpreter is about to end
                 thread.start()
                 self._threads.append(thread)
@@ -111,7 +111,7 @@ class _Helper(threading.Thread):
     """A thread to wait for even after an interrupt: Python takes one whose ``join`` was interrupted for ended."""
 
     def __init__(self, work: Callable[[], None]):
-        super().__init__(name="oneflow-checkpoint", daemon=True)
+        super().__init__(name="oneflow-helper", daemon=True)
         self._work = work
         self._has_worked = threading.Event()
 

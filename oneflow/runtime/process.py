@@ -16,6 +16,7 @@ from typing import Any
 
 from .._base import jax_versions
 from .._base.process_state import process_state
+from .._base.refuse import refuse
 from ..errors import ForkError
 from . import lost_threads, processes
 from .background import Background
@@ -110,10 +111,9 @@ class Process:
     def check_not_forked(self) -> None:
         """Raises ForkError in the child of a process that had used JAX."""
         if self._forked:
-            raise ForkError(
-                "this process was forked from one that had used JAX, whose threads and devices do not survive a fork\n"
-                '  try        multiprocessing.get_context("spawn"), or subprocess, or fork before anything uses jobs or variables'
-            )
+            rule = "this process was forked from one that had used JAX, whose threads and devices do not survive a fork"
+            hint = 'multiprocessing.get_context("spawn"), or subprocess, or fork before anything uses jobs or variables'
+            refuse(ForkError, rule, hint=hint)
 
     def _before_fork(self) -> None:
         if not self._forked:

@@ -873,7 +873,7 @@ if pid == 0:
         try:
             use()
         except flow.errors.ForkError as error:
-            print("told:", str(error).splitlines()[0][:40], flush=True)
+            print("told:", str(error).splitlines()[0][:40], "  your line  " in str(error), flush=True)
     sys.exit(7)
 deadline = time.time() + 20
 while time.time() < deadline:
@@ -886,7 +886,7 @@ else:
     os.kill(pid, 9)
 job(x)(lambda value: print("parent works"))
 """)
-    assert done.stdout.count("told: this process was forked") == 3, done.stdout + done.stderr
+    assert done.stdout.count("told: this process was forked from one that ha True") == 3, done.stdout + done.stderr
     assert "child left with 7" in done.stdout and "parent works" in done.stdout and done.returncode == 0
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ... import errors
+from ..._base.refuse import refuse
 from ...config._environment import LAUNCHED, Environment
 from ...errors import ForkError, ProcessError
 
@@ -49,10 +50,9 @@ class Processes:
             if self._started:
                 return
             if self._is_forked:
-                raise ForkError(
-                    "this process was forked from one of a run of several, and cannot take part in the run\n"
-                    '  try        multiprocessing.get_context("spawn"), or what it does before the first call of a job'
-                )
+                rule = "this process was forked from one of a run of several, and cannot take part in the run"
+                hint = 'multiprocessing.get_context("spawn"), or what it does before the first call of a job'
+                refuse(ForkError, rule, hint=hint)
             from . import jax_runtime, rendezvous
 
             jax_runtime.refuse_if_initialized()

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from ..compiler.layout import Storage
 
 
-_LEAST_FOR_THREADS = 1 << 20  # bytes of first values; for fewer, to start threads takes longer than to draw them
-_MOST_AT_ONCE = 1 << 30  # bytes of first values that wait to be placed on their devices
+_LEAST_FOR_THREADS = 1 << 18  # bytes of a first value; smaller ones keep Python's lock for most of the time
+_MOST_AT_ONCE = 1 << 28  # bytes of first values that are placed on their devices together, unless one has more
 
 
 class Cell:
@@ -148,8 +148,9 @@ class Store:
     def materialize(self, cells: Iterable[Cell]) -> None:
         """Initializes the cells that have no value."""
         for group in _groups([cell for cell in cells if cell.value is None]):
-            for cell, drawn in zip(group, self._first_values([cell.declared for cell in group]), strict=True):
-                cell.value = transfer.donatable(self._placed(cell.storage, drawn), drawn)
+            drawn = self._first_values([cell.declared for cell in group])
+            for cell, value in zip(group, self._placed_together(group, drawn), strict=True):
+                cell.value = value
                 cell.drawn = weakref.ref(cell.value), self.seed
 
     def redrawing(self, cell: Cell) -> Callable[[], Any] | None:
@@ -161,9 +162,22 @@ class Store:
         return lambda: self._placed(storage, self._first_value(variable, seed))
 
     def _first_values(self, variables: Sequence[Variable]) -> list[np.ndarray]:
+        """Large ones are drawn on threads."""
         draw = partial(self._first_value, seed=self.seed)
-        is_much = sum(map(_first_bytes, variables)) >= _LEAST_FOR_THREADS
-        return on_threads(draw, variables) if is_much else [draw(variable) for variable in variables]
+        large = [variable for variable in variables if _first_bytes(variable) >= _LEAST_FOR_THREADS]
+        drawn = dict(zip(map(id, large), on_threads(draw, large), strict=True))
+        return [drawn[id(variable)] if id(variable) in drawn else draw(variable) for variable in variables]
+
+    def _placed_together(self, cells: Sequence[Cell], values: Sequence[np.ndarray]) -> list[Any]:
+        """Device arrays in memory of their own. Those on JAX's default device are made by one call, which takes half as long."""
+        near = [processes.count() == 1 and self._is_at_default(cell.storage) for cell in cells]
+        shaped = [_flat(cell.storage, value) for cell, value, is_near in zip(cells, values, near, strict=True) if is_near]
+        with jax.enable_x64(True):
+            made = iter(jax.device_put(shaped))
+        return [
+            transfer.donatable(next(made) if is_near else self._placed(cell.storage, value), value)
+            for cell, value, is_near in zip(cells, values, near, strict=True)
+        ]
 
     @staticmethod
     def _first_value(variable: Variable, seed: int) -> np.ndarray:
@@ -195,15 +209,17 @@ class Store:
         if not isinstance(value, np.ndarray):
             assert storage is not None
             return pieces.from_blocks(value, storage, self.meshes.sharding(storage.layout.placement, storage.spec))
-        if storage is not None and storage.is_flat:
-            value = value.reshape(storage.stored_shape)
-        if storage is None or self.meshes.is_default(storage.layout.placement):
+        value = _flat(storage, value)
+        if storage is None or self._is_at_default(storage):
             return self.put(value)
         if storage.replicas:
             value = np.broadcast_to(value, storage.stored_shape)
         elif not storage.is_plain and not storage.is_flat:
             value = np.pad(value, [(0, more - size) for size, more in zip(value.shape, storage.stored_shape, strict=True)])
         return transfer.to_global(value, self.meshes.sharding(storage.layout.placement, storage.spec))
+
+    def _is_at_default(self, storage: Storage | None) -> bool:
+        return storage is None or self.meshes.is_default(storage.layout.placement)
 
     @staticmethod
     def _logical(cell: Cell) -> np.ndarray:
@@ -265,6 +281,11 @@ class Store:
             cell.value = None
         for prepared in self.prepared:
             prepared.forget()
+
+
+def _flat(storage: Storage | None, value: np.ndarray) -> np.ndarray:
+    """The value in the shape in which a variable that is stored flat is split."""
+    return value.reshape(storage.stored_shape) if storage is not None and storage.is_flat else value
 
 
 def _first_bytes(variable: Variable) -> int:

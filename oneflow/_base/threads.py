@@ -73,8 +73,13 @@ def _run(task: Future[Any], function: Callable[..., Any], args: tuple[Any, ...])
         task.set_exception(error)
 
 
+class _StoppedError(Exception):
+    """Nobody waits for this piece of work. Never leaves this module."""
+
+
 class _Worker(threading.local):
     is_busy = False
+    shared: _Shared[Any, Any] | None = None  # whose items it works on
 
 
 _worker = _Worker()
@@ -100,11 +105,20 @@ def on_threads(function: Callable[[_Item], _Found], items: Iterable[_Item]) -> l
         shared.work()
         for helper in helpers:
             helper.wait()  # after an interrupt in here, once more below
+    except BaseException:
+        shared.is_abandoned = True
+        raise
     finally:
         shared.stop()
         for helper in helpers:
             helper.wait()
     return shared.results()
+
+
+def end_if_abandoned() -> None:
+    """For long work of ``on_threads``, now and then: ends it where Ctrl-C has come meanwhile."""
+    if _worker.shared is not None and _worker.shared.is_abandoned:
+        raise _StoppedError
 
 
 class _Helper(threading.Thread):
@@ -139,19 +153,22 @@ class _Shared(Generic[_Item, _Found]):
         self._lock = threading.Lock()
         self._found: dict[int, _Found] = {}
         self._errors: dict[int, BaseException] = {}
+        self.is_abandoned = False  # by an interrupt
 
     def work(self) -> None:
         """Until no item is left."""
         try:
-            _worker.is_busy = True
+            _worker.is_busy, _worker.shared = True, self
             while (number := self._take()) is not None:
                 try:
                     self._found[number] = self._function(self._items[number])
                 except BaseException as error:  # raised by ``results``, when no thread is at work any more
-                    self._errors[number] = error
+                    if not isinstance(error, _StoppedError):
+                        self._errors[number] = error
+                    self.is_abandoned |= not isinstance(error, Exception)
                     self.stop()
         finally:
-            _worker.is_busy = False
+            _worker.is_busy, _worker.shared = False, None
 
     def _take(self) -> int | None:
         with self._lock:

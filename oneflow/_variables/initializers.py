@@ -16,6 +16,7 @@ from .._base import check
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.refuse import closest, refuse, shown
+from .._base.threads import end_if_abandoned
 from ..errors import ArgumentError
 
 _TRUNCATED_STD = 0.87962566103423978  # the standard deviation of a standard normal that is cut at +-2
@@ -39,6 +40,7 @@ def _filled(shape: tuple[int, ...], dtype: np.dtype, draw: Draw) -> np.ndarray:
 def _chunks(array: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     flat = array.reshape(-1)
     for begin in range(0, flat.size, _CHUNK):
+        end_if_abandoned()
         yield begin, flat[begin : begin + _CHUNK]
 
 

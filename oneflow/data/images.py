@@ -102,14 +102,14 @@ def decode_window(
       data: the file's bytes.
       window_of: the window in an image of a height and a width.
       least: None for the pixels of ``decode`` and ``crop``, or the height and width of the image that the window is resized to: a
-        JPEG is decoded at 1/2, 1/4 or 1/8 of its size where the window is not smaller than that then. The edges of the window are
+        JPEG is decoded at 1/2, 1/4 or 1/8 of its size where the window is not smaller than that then. Its place and its size are
         rounded to pixels of the reduced image.
       max_pixels: as for ``decode``.
     Raises: ImageError.
     """
     data = _flat(data)
     header = _check_header(data, max_pixels, any_depth=False, result=0) if data.size else None
-    if header is not None and header.format == "JPEG":
+    if header is not None and header.format == "JPEG" and header.height and header.width:
         # the size in the header, or turned by an EXIF orientation, as OpenCV turns images
         for rows, columns in ((header.height, header.width), (header.width, header.height)):
             window = window_of(rows, columns)
@@ -135,9 +135,11 @@ def _factor(window: Window, least: tuple[int, int] | None) -> int:
 
 def _jpeg_part(data: np.ndarray, rows: int, columns: int, window: Window, factor: int, max_pixels: int) -> np.ndarray | None:
     """A window of a JPEG whose sides are ``factor`` times shorter; None where it does not have this size, or is decoded whole."""
-    top, left = round(window.y / factor), round(window.x / factor)
-    bottom, right = round((window.y + window.height) / factor), round((window.x + window.width) / factor)
-    reduced = Window(top, left, bottom - top, right - left)
+    whole_height, whole_width = -(-rows // factor), -(-columns // factor)
+    height, width = round(window.height / factor), round(window.width / factor)
+    reduced = Window(
+        min(round(window.y / factor), whole_height - height), min(round(window.x / factor), whole_width - width), height, width
+    )
     if _jpeg_windows.decoder() is not None:
         part = _jpeg_windows.decoded(data, rows, columns, reduced, factor)
         if part is not None:
@@ -145,7 +147,7 @@ def _jpeg_part(data: np.ndarray, rows: int, columns: int, window: Window, factor
     if factor == 1:
         return None
     image = read(data, getattr(cv2, _REDUCED[factor]), max_pixels=max_pixels)
-    return crop(image, reduced) if image.shape[:2] == (-(-rows // factor), -(-columns // factor)) else None
+    return crop(image, reduced) if image.shape[:2] == (whole_height, whole_width) else None
 
 
 def _flat(data: np.ndarray) -> np.ndarray:

@@ -120,8 +120,11 @@ class Process:
             self._kept_in_child = jax_versions.objects_with_threads()
 
     def _after_fork(self) -> None:
-        if self._forked or not (self._kept_in_child or self._is_started):
-            return  # without JAX the child is a process like any other
+        if self._forked:
+            return
+        if not (self._kept_in_child or self._is_started):  # without JAX the child is a process like any other
+            self.uninterrupted = Uninterrupted()  # of its threads, there is none
+            return
         self._forked = True
         process_state.after_fork()
         self._begin()  # locks may be held by threads that are not there any more

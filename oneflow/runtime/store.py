@@ -182,7 +182,8 @@ class Store:
     @staticmethod
     def _first_value(variable: Variable, seed: int) -> np.ndarray:
         name_word = zlib.crc32(variable.name.encode())
-        entropy: Any = [seed, name_word] if variable.random_seed is None else variable.random_seed
+        given = variable.random_seed
+        entropy: Any = [seed, name_word] if given is None else given if given >= 0 else given % (1 << 64)  # OneFlow's are int64
         failed: MemoryError | None = None
         try:
             drawn = variable.initializer.draw(variable.shape, variable.dtype.numpy_dtype, np.random.default_rng(entropy))

@@ -1,4 +1,4 @@
-"""The threads that read and verify files."""
+"""Threads for work that does not keep Python's lock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 import pytest
 
 from oneflow._base import threads
-from oneflow._base.threads import on_threads
+from oneflow._base.threads import end_if_abandoned, on_threads
 
 PROGRAM = """
 import os, random, signal, threading, time
@@ -111,6 +111,43 @@ def test_an_interrupt_while_the_caller_waits_leaves_none_running() -> None:
         on_threads(work, range(4))
     interrupt.join()
     assert not [thread for thread in threading.enumerate() if thread.name == "oneflow-helper"]
+
+
+@pytest.mark.usefixtures("four")
+@pytest.mark.parametrize("caller_waits", [True, False])
+def test_long_work_ends_after_an_interrupt(caller_waits: bool) -> None:
+    caller = threading.get_ident()
+
+    def work(_: int) -> None:
+        end = time.monotonic() + (0.1 if caller_waits and threading.get_ident() == caller else 30)
+        while time.monotonic() < end:
+            end_if_abandoned()
+            time.sleep(0.01)
+
+    interrupt = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        on_threads(work, range(4))
+    assert time.monotonic() - begin < 20
+    interrupt.join()
+    end_if_abandoned()  # outside of such work: nothing
+
+
+@pytest.mark.usefixtures("four")
+def test_an_error_does_not_end_work_on_items_before() -> None:
+    together = threading.Barrier(2)
+
+    def work(number: int) -> None:
+        together.wait(30)
+        if number == 1:
+            raise KeyError(number)
+        time.sleep(0.2)
+        end_if_abandoned()
+        raise ValueError(number)
+
+    with pytest.raises(ValueError, match="^0$"):
+        on_threads(work, range(2))
 
 
 @pytest.mark.usefixtures("four")

@@ -430,6 +430,24 @@ def test_scaled_decoding_is_close_to_decoding_the_whole_image(size: tuple[int, i
             assert (whole == scaled).all()  # no window is twice as large as the result
 
 
+@given(st.integers(0, 63), st.integers(0, 63), st.integers(1, 64), st.integers(1, 64), st.integers(1, 32), st.integers(1, 32))
+def test_scaled_windows_are_not_smaller_than_asked_for(y: int, x: int, h: int, w: int, height: int, width: int) -> None:
+    window = Window(y, x, min(h, 64 - y), min(w, 64 - x))
+    part, _ = images.decode_window(smooth_jpeg(64, 64), lambda *_: window, least=(height, width))
+    for made, whole, least in zip(part.shape, window[2:], (height, width), strict=False):
+        assert min(whole, least) <= made <= whole
+
+
+@pytest.mark.parametrize("side", ["height", "width"])
+def test_a_jpeg_without_pixels_is_refused(side: str) -> None:
+    encoded = smooth_jpeg(64, 64).copy()
+    at = encoded.tobytes().index(b"\xff\xc0") + (5 if side == "height" else 7)
+    encoded[at : at + 2] = 0
+    for least in (None, (8, 8)):
+        with pytest.raises(ImageError):
+            images.decode_window(encoded, lambda rows, columns: Window(0, 0, rows // rows, columns // columns), least=least)
+
+
 def test_scaled_decoding_reads_no_more_than_it_needs() -> None:
     window = Window(8, 16, 400, 480)
     part, whole = images.decode_window(smooth_jpeg(640, 800), lambda *_: window, least=(90, 100))

@@ -941,8 +941,10 @@ print(weighted(x))
     assert "child left with 7" in done.stdout and "[1. 1. 1. 1.]" in done.stdout and done.returncode == 0, done.stdout
 
 
-def test_a_fork_before_the_first_call_is_free():
-    done = run("""
+@pytest.mark.parametrize("use", ["pass", "flow.manual_seed(1)", "with flow.session(seed=1): pass"])
+def test_a_fork_before_the_first_call_is_free(use):
+    done = run(f"""
+{use}
 pid = os.fork()
 if pid == 0:
     print(job(x).get()[0], flush=True)

@@ -86,6 +86,8 @@ def test_manual_seed_reproduces_and_seeds_differ():
     np.testing.assert_array_equal(a, b)
     assert not np.array_equal(a, c)
     np.testing.assert_array_equal(values(5, random_seed=9), values(6, random_seed=9))
+    np.testing.assert_array_equal(values(5, random_seed=-9), values(6, random_seed=-9))
+    assert not np.array_equal(values(5, random_seed=9), values(5, random_seed=-9))
 
 
 def test_a_job_declared_later_finds_the_trained_variables():

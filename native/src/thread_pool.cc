@@ -208,20 +208,11 @@ void take_over(Pool& pool, int num_threads) {
   self.thread_num = 0;
 }
 
-// A worker that is woken does not take the core from a thread that runs there, such as the one that prepares the next batch: that one
-// would fall behind, and then there is no next call to compute. The caller computes what the worker does not begin (take_over).
-void give_way() {
-  if (sched_getscheduler(0) != SCHED_OTHER) return;
-  const sched_param none{};
-  sched_setscheduler(0, SCHED_BATCH, &none);
-}
-
 void* work(void* argument) {
   Worker& worker = *static_cast<Worker*>(argument);
   Pool& pool = *worker.pool;
   const int me = static_cast<int>(&worker - pool.workers);
   self.pool = &pool;
-  give_way();
   worker.tid.store(static_cast<int>(syscall(SYS_gettid)), std::memory_order_relaxed);
   for (uint32_t seen = 0;; seen++) {
     wait_while_equal(worker.regions, seen);

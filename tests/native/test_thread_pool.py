@@ -180,33 +180,3 @@ def test_a_thread_whose_core_is_busy_goes_on_beside_the_caller_or_leaves_its_par
         pytest.skip("needs two cores")
     done = subprocess.run([sys.executable, "-c", BESIDE_A_BUSY_CORE], capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["True"] * 4, done.stdout + done.stderr
-
-
-# In a process of its own: with the thread's policy, and with one that is set for it.
-POLICIES = textwrap.dedent("""
-    import os
-    import sys
-    import time
-    import numpy as np
-    import oneflow_native
-
-    if len(sys.argv) > 1:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    library = oneflow_native.load(2)
-    library.min_parallel_work = 0
-    before = {*os.listdir("/proc/self/task")}
-    a, c = np.ones((64, 64), np.float32), np.zeros((64, 64), np.float32)
-    library.execute("matmul", [0, 1, 64, 64, 64, 0, 0], a.ctypes.data, a.ctypes.data, c.ctypes.data)
-    (worker,) = {*os.listdir("/proc/self/task")} - before
-    end = time.monotonic() + 10
-    while (policy := os.sched_getscheduler(int(worker))) == os.SCHED_OTHER and time.monotonic() < end:
-        pass  # it is being started
-    names = {getattr(os, name): name for name in ("SCHED_OTHER", "SCHED_BATCH", "SCHED_IDLE")}
-    print(names[policy], names[os.sched_getscheduler(0)])
-""")
-
-
-def test_workers_that_are_woken_leave_a_core_to_the_thread_that_runs_there(native_part: Any) -> None:
-    for arguments, expected in ([], ["SCHED_BATCH", "SCHED_OTHER"]), (["idle"], ["SCHED_IDLE", "SCHED_IDLE"]):
-        done = subprocess.run([sys.executable, "-c", POLICIES, *arguments], capture_output=True, text=True, timeout=60)
-        assert done.stdout.split() == expected, done.stdout + done.stderr

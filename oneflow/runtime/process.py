@@ -66,8 +66,9 @@ class Process:
         self._forked = False
         self._kept_in_child: list[Any] = []  # of JAX, while this process is being forked
         self._begin()
-        self._is_started = False
+        self._is_started = self._has_ended = False
         self._ends_threads = False
+        atexit.register(self._at_last)
         # at import: JAX may be started long before the first call, also by code that is not ours
         os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
 
@@ -137,7 +138,13 @@ class Process:
 
     # --- the end
 
+    def _at_last(self) -> None:
+        """Where the first job was called by a function that runs at exit: what is registered then, Python does not call."""
+        if self._is_started and not self._has_ended:
+            self._at_exit()
+
     def _at_exit(self) -> None:
+        self._has_ended = True
         if self._forked:
             return
         delivery = self.delivery

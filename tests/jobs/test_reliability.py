@@ -863,6 +863,27 @@ def test_state_of_a_training_checkpoint_is_not_unknown_to_a_job_that_predicts(tm
 # --- the ends of processes
 
 
+@pytest.mark.parametrize("before", ["pass", "flow.get_all_variables()"], ids=["nothing", "variables"])
+def test_what_a_function_begins_at_exit_comes_to_its_end(before, tmp_path):
+    done = run(f"""
+import atexit
+@flow.global_function()
+def weighted(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    return x * flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+def slow(value):
+    time.sleep(0.05)
+    print("called back", flush=True)
+def last():
+    for _ in range(6):
+        job(x)(slow)
+    flow.checkpoint.save({str(tmp_path / "saved")!r}, asynchronous=True)
+atexit.register(last)
+{before}
+""")
+    assert done.stdout.count("called back") == 6 and done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "saved" / "snapshot_done").exists()
+
+
 def test_a_forked_child_gets_an_error_and_leaves_with_its_own_status():
     done = run("""
 for _ in range(3):

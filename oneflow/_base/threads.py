@@ -78,7 +78,6 @@ class _StoppedError(Exception):
 
 
 class _Worker(threading.local):
-    is_busy = False
     shared: _Shared[Any, Any] | None = None  # whose items it works on
 
 
@@ -93,7 +92,7 @@ def on_threads(function: Callable[[_Item], _Found], items: Iterable[_Item]) -> l
     """
     listed = list(items)
     most = min(most_threads(), len(listed))
-    if most < 2 or _worker.is_busy:
+    if most < 2 or _worker.shared is not None:
         return [function(item) for item in listed]
     shared = _Shared(function, listed)
     helpers: list[_Helper] = []
@@ -158,7 +157,7 @@ class _Shared(Generic[_Item, _Found]):
     def work(self) -> None:
         """Until no item is left."""
         try:
-            _worker.is_busy, _worker.shared = True, self
+            _worker.shared = self
             while (number := self._take()) is not None:
                 try:
                     self._found[number] = self._function(self._items[number])
@@ -168,7 +167,7 @@ class _Shared(Generic[_Item, _Found]):
                     self.is_abandoned |= not isinstance(error, Exception)
                     self.stop()
         finally:
-            _worker.is_busy, _worker.shared = False, None
+            _worker.shared = None
 
     def _take(self) -> int | None:
         with self._lock:

@@ -215,5 +215,5 @@ def _stand_in(graph: Graph, node: Node, strict: bool) -> None:
 
 
 def put(array: Any) -> Any:
-    """A device array. It may keep the memory of ``array``, which nobody else may have."""
+    """A device array, or a list of them for a list. It may keep the memory of ``array``, which nobody else may have."""
     return jax.device_put(array)

@@ -165,15 +165,15 @@ class Store:
         """Large ones are drawn on threads."""
         draw = partial(self._first_value, seed=self.seed)
         large = [variable for variable in variables if _first_bytes(variable) >= _LEAST_FOR_THREADS]
-        drawn = dict(zip(map(id, large), on_threads(draw, large), strict=True))
-        return [drawn[id(variable)] if id(variable) in drawn else draw(variable) for variable in variables]
+        drawn = dict(zip((variable.name for variable in large), on_threads(draw, large), strict=True))
+        return [drawn[variable.name] if variable.name in drawn else draw(variable) for variable in variables]
 
     def _placed_together(self, cells: Sequence[Cell], values: Sequence[np.ndarray]) -> list[Any]:
         """Device arrays in memory of their own. Those on JAX's default device are made by one call, which takes half as long."""
         near = [processes.count() == 1 and self._is_at_default(cell.storage) for cell in cells]
         shaped = [_flat(cell.storage, value) for cell, value, is_near in zip(cells, values, near, strict=True) if is_near]
         with jax.enable_x64(True):
-            made = iter(jax.device_put(shaped))
+            made = iter(devices.put(shaped))
         return [
             transfer.donatable(next(made) if is_near else self._placed(cell.storage, value), value)
             for cell, value, is_near in zip(cells, values, near, strict=True)

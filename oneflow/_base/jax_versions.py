@@ -5,6 +5,7 @@ No other module of the library imports a private module of JAX, or asks for its 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -147,6 +148,29 @@ def bind_gloo(host: str) -> None:
         return make_client(collectives=make_collectives(distributed_client=state.client, hostname=host))
 
     register_backend_factory("cpu", make_cpu_backend, priority=0, fail_quietly=False)
+
+
+_postponed: list[Callable[[], Any]] = []
+
+
+def postpone_exit_hook() -> None:
+    """Has JAX's exit hook, which gives its devices up, run with ``run_exit_hook`` in place of its turn. Does nothing the second
+    time, or where JAX is not imported.
+
+    Functions that run at exit may call jobs, also those registered before JAX was imported, which run after its hook.
+
+    Private: ``jax._src.api.clean_up``. A version without it keeps its own order.
+    """
+    hook = getattr(sys.modules.get("jax._src.api"), "clean_up", None)
+    if hook is not None and not _postponed:
+        atexit.unregister(hook)
+        _postponed.append(hook)
+
+
+def run_exit_hook() -> None:
+    """Runs JAX's exit hook where it was postponed."""
+    while _postponed:
+        _postponed.pop()()
 
 
 def leave_distributed_run() -> None:

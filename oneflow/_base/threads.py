@@ -73,7 +73,7 @@ def _run(task: Future[Any], function: Callable[..., Any], args: tuple[Any, ...])
         task.set_exception(error)
 
 
-class _StoppedError(Exception):
+class _StoppedError(BaseException):
     """Nobody waits for this piece of work. Never leaves this module."""
 
 

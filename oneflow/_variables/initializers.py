@@ -266,7 +266,7 @@ def random_uniform_initializer(
       minval, maxval: the range, minval <= maxval: [minval, maxval], or minval ... maxval - 1 where ``dtype`` is an
         integer type.
       dtype: the kind of number.
-    Raises: ArgumentError (minval > maxval; a dtype that is neither floating nor integer).
+    Raises: ArgumentError (minval > maxval; a range beyond float64's; a dtype that is neither floating nor integer).
     Example: >>> flow.random_uniform_initializer(-0.1, 0.1)
     """
     function = "random_uniform_initializer"
@@ -278,6 +278,8 @@ def random_uniform_initializer(
             rule = f"minval and maxval must be within int64's range, got {shown(minval)} and {shown(maxval)}"
             _refuse(function, rule)
         return RandomInteger(int(low), int(high))
+    if not math.isfinite(float(high) - float(low)):
+        _refuse(function, f"maxval - minval must be within float64's range, got {shown(minval)} and {shown(maxval)}")
     return RandomUniform(float(low), float(high))
 
 

@@ -156,6 +156,11 @@ def _want_initializer(what: str, graph: Graph, initializer: Any, dtype: dtype) -
         if not in_range(initializer.value, limits):
             rule = f"its first value {shown(initializer.value)} is outside {dtype.name}'s range, {limits.min} to {limits.max}"
             fail(ArgumentError, what, rule)
+    elif isinstance(initializer, initializers.Constant) and math.isfinite(initializer.value):
+        with np.errstate(over="ignore"):
+            first = np.asarray(initializer.value).astype(dtype.numpy_dtype)
+        if not np.isfinite(first.astype(np.float64)):
+            fail(ArgumentError, what, f"its first value {shown(initializer.value)} is outside {dtype.name}'s range")
     return initializer
 
 

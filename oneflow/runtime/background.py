@@ -23,12 +23,20 @@ class Background:
         self.turn = threading.RLock()
         self.error: Exception | None = None
         self._thread: threading.Thread | None = None
+        self._has_stopped = False
 
     def start(self, task: Future[Any], work: Callable[[], Any], name: str) -> None:
         """Runs ``work``, whose outcome becomes that of ``task``. Called with ``turn`` held, after ``wait``."""
         task.set_running_or_notify_cancel()
+        if self._has_stopped:
+            _run(task, work)
+            return
         self._thread = threading.Thread(target=_run, args=(task, work), name=name, daemon=True)
         self._thread.start()
+
+    def stop(self) -> None:
+        """From now on tasks run on their callers' threads: the program ends."""
+        self._has_stopped = True
 
     def is_idle(self) -> bool:
         """Whether nothing is left to be done."""

@@ -18,6 +18,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._base import native
+from .._base.refuse import refuse
 from ..errors import CallbackError
 from . import processes
 from .result import Delivery, Result, block_until_ready, have_ended, queued
@@ -263,9 +264,25 @@ class DeliveryThread(Deliveries):
             late = self._late_begun
         self._wait(lambda: self._last_delivered >= last and self._late_ended >= late)
 
-    def is_drained(self) -> bool:
-        """Whether everything submitted is delivered, late callbacks included."""
-        return not (self.undelivered() or self._late)
+    def finish(self) -> None:
+        """Waits for what was submitted, and for the callbacks of what is submitted meanwhile, by callbacks for example. Not for
+        those of daemon threads, which may submit calls for ever."""
+        self.drain()
+        found = False
+
+        def is_finished() -> bool:
+            nonlocal found
+            found = found or (self.is_current() and not self._owes_callbacks())  # asked on the thread between two calls
+            return found or not (self.undelivered() or self._late)
+
+        if self.thread is not None:
+            self._wait(is_finished)
+
+    def _owes_callbacks(self) -> bool:
+        daemons = {thread.ident for thread in threading.enumerate() if thread.daemon and thread is not self.thread}
+        late = [self._late[i][1] for i in range(len(self._late))]  # callers append meanwhile, here and there
+        queued = [self._pending[i] for i in range(len(self._pending))]
+        return any(result.thread and result.thread not in daemons for result in queued + late)
 
     def before_call(self, job_name: str) -> None:
         """The first thing that a call does if ``attention`` is set: raises errors that wait, and calls the hook."""
@@ -274,6 +291,18 @@ class DeliveryThread(Deliveries):
             self._settle()
         if self._hook is not None:
             self._hook(job_name)
+
+    def before_submitting(self, job_name: str) -> None:
+        """As ``before_call``, for a call that the thread delivers.
+
+        Raises:
+          CallbackError: it has ended, and the program runs the last exit functions.
+        """
+        self.before_call(job_name)
+        if self._stopping and threading.current_thread() is threading.main_thread():
+            rule = f"job {job_name!r} was called by an exit function that runs after the library's own: no callback would run"
+            hint = "register the exit function after `import oneflow`, or declare what the job returns (-> tp.Numpy)"
+            refuse(CallbackError, rule, hint=hint)
 
     @property
     def has_hook(self) -> bool:

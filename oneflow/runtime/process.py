@@ -17,7 +17,7 @@ from typing import Any
 from .._base import jax_versions
 from .._base.process_state import process_state
 from .._base.refuse import refuse
-from ..errors import ForkError
+from ..errors import ForkError, ModeError
 from . import lost_threads, processes
 from .background import Background
 from .concurrent_weak_set import ConcurrentWeakSet
@@ -66,10 +66,10 @@ class Process:
         self._forked = False
         self._kept_in_child: list[Any] = []  # of JAX, while this process is being forked
         self._begin()
-        self._is_started = self._has_ended = False
-        self._ends_threads = False
-        atexit.register(self._at_last)
-        # at import: JAX may be started long before the first call, also by code that is not ours
+        self._is_started = self._was_called = self._is_interrupted = self._has_ended = False
+        # both at import: exit functions of the program, which run before this one, may call jobs; and JAX may be started long
+        # before the first call, also by code that is not ours
+        atexit.register(self._at_exit)
         os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
 
     def _begin(self) -> None:
@@ -81,19 +81,25 @@ class Process:
         self.calls: deque[None] = deque()
 
     def start(self) -> None:
-        """Starts the delivery thread; does nothing the second time. JAX must be there: its exit hook runs after ours."""
+        """Starts the delivery thread; does nothing the second time."""
         self.check_not_forked()
         if not self._is_started:
             self._is_started = True
-            atexit.register(self._at_exit)
+            atexit.register(self._finish_work)  # callbacks may need what exit functions registered before put away
+        jax_versions.postpone_exit_hook()
         self.delivery.start()
 
     @contextlib.contextmanager
     def in_call(self) -> Iterator[None]:
-        """Around a call that may import JAX, build and compile."""
-        if not self._ends_threads:
-            self._ends_threads = True
-            atexit.register(self._at_early_exit)
+        """Around a call that may import JAX, build and compile.
+
+        Raises:
+          ModeError: the library has ended, and JAX has given its devices up.
+        """
+        if self._has_ended and threading.current_thread() is threading.main_thread():
+            rule = "a job was called for the first time by an exit function that runs after the library's own"
+            refuse(ModeError, rule, hint="register the exit function after `import oneflow`")
+        self._was_called = True
         try:
             self.calls.append(None)  # here: an interruption is raised after it
             yield
@@ -138,37 +144,22 @@ class Process:
 
     # --- the end
 
-    def _at_last(self) -> None:
-        """Where the first job was called by a function that runs at exit: what is registered then, Python does not call."""
-        if self._is_started and not self._has_ended:
-            self._at_exit()
-
-    def _at_exit(self) -> None:
-        self._has_ended = True
+    def _finish_work(self) -> None:
+        """Waits for what was submitted, what callbacks and exit functions submit included. Ctrl-C leaves promptly."""
+        self._is_interrupted |= getattr(sys, "last_type", None) is KeyboardInterrupt
         if self._forked:
             return
-        delivery = self.delivery
-        interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
-        if not interrupted:  # Ctrl-C leaves promptly
-            try:
-                while not (delivery.is_drained() and self.saves.is_idle()):  # callbacks may submit more
-                    delivery.drain()
-                    self.saves.wait()
-            except KeyboardInterrupt:
-                interrupted = True
-                exit_status.fail("interrupted while callbacks were still to come; leaving with an error status")
-        else:
+        if self._is_interrupted:
             self._finish_saves()
-        delivery.stop()
-        readers_ended = True
-        for session in self.sessions:
-            try:
-                readers_ended &= session.stop_threads(time.monotonic() + _POOL_SECONDS)
-            except KeyboardInterrupt:
-                readers_ended = False
-        self._stop_threads(interrupted, readers_ended)
-        if (unraised := delivery.unraised() or str(self.saves.error or "")) and not interrupted:
-            exit_status.fail(f"{unraised}; leaving with an error status")
+            return
+        try:
+            self.delivery.finish()
+            while not self.saves.is_idle():
+                self.saves.wait()
+                self.delivery.finish()  # what its callbacks submit
+        except KeyboardInterrupt:
+            self._is_interrupted = True
+            exit_status.fail("interrupted while callbacks were still to come; leaving with an error status")
 
     def _finish_saves(self) -> None:
         """After Ctrl-C: a checkpoint that was begun is finished, unless Ctrl-C comes again."""
@@ -177,10 +168,29 @@ class Process:
                 print("oneflow: a checkpoint is being written; Ctrl-C again leaves without it", file=sys.stderr)
                 self.saves.wait()
 
-    def _at_early_exit(self) -> None:
-        """The end of a program whose first call is still under way, on a daemon thread."""
-        if not self._is_started and not self._forked:
+    def _at_exit(self) -> None:
+        """The end, also of a program whose first call is still under way, on a daemon thread."""
+        if self._forked:
+            return
+        if self._is_started:
+            self._finish_work()
+            self.delivery.stop()
+            readers_ended = True
+            for session in self.sessions:
+                try:
+                    readers_ended &= session.stop_threads(time.monotonic() + _POOL_SECONDS)
+                except KeyboardInterrupt:
+                    readers_ended = False
+            self._stop_threads(self._is_interrupted, readers_ended)
+            if (unraised := self.delivery.unraised() or str(self.saves.error or "")) and not self._is_interrupted:
+                exit_status.fail(f"{unraised}; leaving with an error status")
+        elif self._was_called:
             self._stop_threads(False)
+        self._has_ended = True
+        self.saves.stop()
+        self.uninterrupted.stop()
+        processes.leave()
+        jax_versions.run_exit_hook()
 
     def _stop_threads(self, interrupted: bool, readers_ended: bool = True) -> None:
         """Sees to it that no thread in C++ code aborts the process while the interpreter goes away.

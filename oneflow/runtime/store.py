@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .._base.jax import jax
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from .._base.threads import on_threads
 from ..errors import ArgumentError, ExecutionError
 from ..graph.graph import Variable
@@ -184,17 +184,21 @@ class Store:
         name_word = zlib.crc32(variable.name.encode())
         given = variable.random_seed
         entropy: Any = [seed, name_word] if given is None else given if given >= 0 else given % (1 << 64)  # OneFlow's are int64
+        what = f"the first value of variable {variable.name!r}, {variable.describe()},"
         failed: MemoryError | None = None
         try:
             drawn = variable.initializer.draw(variable.shape, variable.dtype.numpy_dtype, np.random.default_rng(entropy))
             value = np.asarray(drawn, variable.dtype.numpy_dtype)
         except MemoryError as error:
             failed = error
+        except Exception as error:  # of an initializer of the user's, or a warning that is to be one
+            told = f"{type(error).__name__}: {error}"
+            refuse(ExecutionError, f"{what} could not be drawn by {shown(variable.initializer)}: {told}", source=variable.source)
         if failed is not None:  # here: users see nothing but this
-            rule = f"the first value of variable {variable.name!r}, {variable.describe()}, does not fit into memory: {failed}"
-            refuse(ExecutionError, rule, source=variable.source, hint="a smaller shape")
+            refuse(ExecutionError, f"{what} does not fit into memory: {failed}", source=variable.source, hint="a smaller shape")
         if value.shape != variable.shape:
-            raise ArgumentError(f"the initializer of variable {variable.name!r} gave shape {value.shape}, not {variable.shape}")
+            rule = f"{what} has shape {value.shape} as {shown(variable.initializer)} draws it"
+            refuse(ArgumentError, rule, source=variable.source)
         return value
 
     @staticmethod

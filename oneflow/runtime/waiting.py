@@ -35,6 +35,11 @@ class Uninterrupted:
     def __init__(self) -> None:
         self.compiling: set[_Task] = set()  # what may be in C++ code without holding the dispatch lock
         self._idle: deque[SimpleQueue[_Task]] = deque()  # what threads that do nothing wait for
+        self._has_stopped = False
+
+    def stop(self) -> None:
+        """From now on work runs on its callers' threads: the program ends."""
+        self._has_stopped = True
 
     def run(self, work: Callable[[], _Value], *, to_the_end: bool = False, compiles: bool = False) -> _Value:
         """Runs ``work`` and returns what it returns, or raises what it raises.
@@ -42,6 +47,8 @@ class Uninterrupted:
         Ctrl-C leaves at once while the work goes on to its end by itself; with ``to_the_end`` it leaves when the work is
         done, so that whoever catches it finds all of it. ``compiles``: the work is XLA's compiler.
         """
+        if self._has_stopped:
+            return work()
         task = _Task(work)
         if compiles:
             self.compiling.add(task)

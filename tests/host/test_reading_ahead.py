@@ -328,6 +328,8 @@ def test_programs_end(tmp_path: Path, end: str, status: int) -> None:
 SLOWLY = """
 import atexit, time
 import cv2, numpy as np
+
+atexit.register(time.sleep, 0.45)  # runs after the library's own hook
 from oneflow.runtime import prefetcher
 
 class Late:
@@ -335,7 +337,6 @@ class Late:
         sleep(0.5)
 
 cv2.late = Late()  # the interpreter takes its time to go away
-atexit.register(time.sleep, 0.45)  # runs after the library's own hook
 read, decode, large = prefetcher.Prefetcher._read, cv2.imdecode, np.zeros((1500, 1500, 3), np.uint8)
 
 def slowly_read(self, *args):

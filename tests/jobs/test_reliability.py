@@ -863,25 +863,92 @@ def test_state_of_a_training_checkpoint_is_not_unknown_to_a_job_that_predicts(tm
 # --- the ends of processes
 
 
-@pytest.mark.parametrize("before", ["pass", "flow.get_all_variables()"], ids=["nothing", "variables"])
-def test_what_a_function_begins_at_exit_comes_to_its_end(before, tmp_path):
-    done = run(f"""
-import atexit
+AT_EXIT = """
 @flow.global_function()
 def weighted(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
     return x * flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+@flow.global_function()
+def not_called_before(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    return x * 3
 def slow(value):
     time.sleep(0.05)
     print("called back", flush=True)
 def last():
+    try:
+        {work}
+    except flow.errors.OneFlowError as error:
+        print(error, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("pass", "pass"),
+        ("flow.get_all_variables()", "pass"),
+        ("pass", "job(x)(slow); weighted(x)"),
+        ("job(x); weighted(x)", "pass"),
+        ("import jax; jax.numpy.ones(1)", "job(x)"),
+    ],
+)
+def test_what_a_function_begins_at_exit_comes_to_its_end(before, after, tmp_path):
+    done = run(f"""
+import atexit
+{AT_EXIT.format(work="work()")}
+def work():
     for _ in range(6):
         job(x)(slow)
     flow.checkpoint.save({str(tmp_path / "saved")!r}, asynchronous=True)
-atexit.register(last)
+    print("new:", not_called_before(x), flush=True)
 {before}
+atexit.register(last)
+{after}
 """)
-    assert done.stdout.count("called back") == 6 and done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "saved" / "snapshot_done").exists()
+    assert done.stdout.count("called back") == 6 + ("slow" in after) and done.returncode == 0, done.stdout + done.stderr
+    assert "new: [3. 3. 3. 3.]" in done.stdout and (tmp_path / "saved" / "snapshot_done").exists(), done.stdout
+
+
+def test_callbacks_run_before_what_they_use_is_put_away(tmp_path):
+    done = run(f"""
+import atexit
+log = open({str(tmp_path / "log")!r}, "w")
+atexit.register(log.close)
+for _ in range(4):
+    job(x)(lambda value: (time.sleep(0.02), log.write("x")))
+""")
+    assert (tmp_path / "log").read_text() == "xxxx" and done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        ("print(weighted(x), flush=True)", "[1. 1. 1. 1.]"),
+        ("job(x)(slow)", "job 'job' was called by an exit function that runs after the library's own: no callback would run"),
+        ("job(x * 2)", "no callback would run"),
+        ("not_called_before(x)", "for the first time by an exit function that runs after the library's own"),
+        ("flow.checkpoint.save('saved', asynchronous=True); print(os.listdir('saved'))", "snapshot_done"),
+    ],
+)
+def test_an_exit_function_that_was_registered_before_the_import(work, told, tmp_path):
+    registered = "import atexit\natexit.register(lambda: last())"
+    program = f"{registered}\n{PRELUDE}\n{AT_EXIT.format(work=work)}\njob(x)(lambda value: None)\nweighted(x)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert told in done.stdout and done.returncode == 0, done.stdout + done.stderr
+
+
+def test_daemon_threads_that_submit_calls_for_ever_do_not_keep_the_program():
+    done = run("""
+def callback(value):
+    time.sleep(0.003)
+def forever():
+    while True:
+        job(x)(callback)
+threading.Thread(target=forever, daemon=True).start()
+time.sleep(0.3)
+job(x)(lambda value: (job(x)(lambda value: print("its own", flush=True)), print("mine", flush=True)))
+sys.exit(3)
+""")
+    assert done.stdout.split("\n") == ["mine", "its own", ""] and done.returncode == 3, done.stdout + done.stderr
 
 
 def test_a_forked_child_gets_an_error_and_leaves_with_its_own_status():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -270,6 +272,38 @@ def test_a_first_value_that_does_not_fit_into_memory_is_told_with_the_variable(m
         job(np.ones((2, 400), np.float32))
     assert "does not fit into memory" in str(caught.value) and 'name="huge"' in str(caught.value)
     assert caught.value.__context__ is None
+
+
+class OfTheUser:
+    def __init__(self, made):
+        self.made = made
+
+    def draw(self, shape, dtype, rng):
+        return self.made()
+
+    def __repr__(self):
+        return "OfTheUser()"
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (lambda: 1 / 0, r"could not be drawn by OfTheUser\(\): ZeroDivisionError: division by zero"),
+        (lambda: warnings.warn("odd", RuntimeWarning, stacklevel=1), r"could not be drawn by OfTheUser\(\): RuntimeWarning: odd"),
+        (lambda: np.zeros(3), r"has shape \(3,\) as OfTheUser\(\) draws it"),
+    ],
+)
+@pytest.mark.parametrize("shape", [(2,), (300, 300)], ids=["small", "on a thread"])
+def test_a_first_value_that_cannot_be_drawn_is_told_with_the_users_line(made, told, shape):
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        return flow.get_variable("v", shape, initializer=OfTheUser(made))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        with pytest.raises(flow.errors.OneFlowError, match=told) as caught:
+            job()
+    assert "your line" in str(caught.value) and "OfTheUser(made))" in str(caught.value)
 
 
 def test_a_handle_of_a_closed_session_says_so():

@@ -362,14 +362,19 @@ def test_a_variable_that_exists() -> None:
         job(np.zeros((2, 3), np.float32))
 
 
-@pytest.mark.parametrize(("dtype", "value"), [(flow.int8, 300), (flow.int8, 10**25), (flow.int64, 2**63), (flow.int32, -(2**40))])
-def test_a_first_value_that_the_dtype_cannot_hold(dtype: flow.dtype, value: int) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [(flow.int8, 300), (flow.int8, 10**25), (flow.int64, 2**63), (flow.int32, -(2**40)), (flow.float16, 1e6)],
+)
+def test_a_first_value_that_the_dtype_cannot_hold(dtype: flow.dtype, value: float) -> None:
+    kind = flow.int64 if isinstance(value, int) else flow.float32
+
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
-        flow.get_variable("w", (1,), dtype, flow.constant_initializer(value, flow.int64))
+        flow.get_variable("w", (1,), dtype, flow.constant_initializer(value, kind))
         return x
 
-    with pytest.raises(ArgumentError, match=rf"(?s)its first value .* is outside {dtype.name}'s range, .*your line"):
+    with pytest.raises(ArgumentError, match=rf"(?s)its first value .* is outside {dtype.name}'s range.*your line"):
         job(np.zeros((2, 3), np.float32))
 
 

@@ -178,6 +178,13 @@ class Processes:
         """Inside, this process makes progress that nobody sees: it compiles, or writes a file."""
         return contextlib.nullcontext() if self._run is None else self._run.busy(what)
 
+    # --- the end
+
+    def leave(self) -> None:
+        """The program is at its end: tells the others, and waits for them where they need this process."""
+        if self._run is not None:
+            self._run.at_exit()
+
     # --- output
 
     def quiet(self) -> contextlib.AbstractContextManager[None]:
@@ -220,4 +227,4 @@ gather, broadcast_from_rank_zero, barrier = own.gather, own.broadcast_from_rank_
 on_rank_zero, check_same = own.on_rank_zero, own.check_same
 entered, returned, explained, busy = own.entered, own.returned, own.explained, own.busy
 quiet, first_meeting = own.quiet, own.first_meeting
-reset_after_fork = own.reset_after_fork
+leave, reset_after_fork = own.leave, own.reset_after_fork

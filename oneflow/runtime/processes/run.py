@@ -6,7 +6,6 @@ collective while another has ended, stands still, or is in another call would wa
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import sys
@@ -70,7 +69,7 @@ class Run:
         threading.Thread(target=self._watch_others, name="oneflow-watch", daemon=True).start()
         self._start_jax()
         self._is_starting = False
-        atexit.register(self._at_exit)  # runs before JAX's own hook, which waits for the others without looking at them
+        jax_versions.postpone_exit_hook()  # it waits for the others without looking at them
 
     # --- the beginning
 
@@ -302,7 +301,8 @@ class Run:
 
     # --- the end
 
-    def _at_exit(self) -> None:
+    def at_exit(self) -> None:
+        """Tells the others how the program has ended. The first process waits for them."""
         if os.getpid() != self._process:
             return  # a forked child
         failure = getattr(sys, "last_value", None)

@@ -77,6 +77,11 @@ class Constant:
 
     value: float
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest value."""
+        return self.value, self.value
+
     def draw(self, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
         return np.full(shape, np.asarray(self.value).astype(dtype))
 
@@ -107,9 +112,13 @@ class RandomInteger:
     low: int
     high: int
 
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The least and the greatest value."""
+        return self.low, max(self.high - 1, self.low)
+
     def draw(self, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
-        end = max(self.high, self.low + 1)
-        return _filled(shape, dtype, lambda count: rng.integers(self.low, end, count))
+        return _filled(shape, dtype, lambda count: rng.integers(*self.bounds, count, endpoint=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +202,8 @@ def _number(function: str, argument: str, value: Any, *, at_least: float | None 
     found, problem = check.number(value, low=at_least)
     if problem:
         _refuse(function, f"{argument} {problem}")
+    if math.isinf(found) and isinstance(value, int):
+        _refuse(function, f"{argument} is outside float64's range: {shown(value)}")
     return int(value) if isinstance(value, (int, np.integer)) and math.isfinite(found) else found
 
 
@@ -407,8 +418,8 @@ def kaiming_initializer(
     _choice(function, "data_format", data_format, ("NCHW", "NHWC"))
     if nonlinearity is not None:
         _choice(function, "nonlinearity", nonlinearity, ("sigmoid", "tanh", "relu", "leaky_relu"))
-    slope = _number(function, "negative_slope", negative_slope)
-    gains = {"tanh": 5.0 / 3.0, "relu": math.sqrt(2.0), "leaky_relu": math.sqrt(2.0 / (1.0 + slope**2))}
+    slope = float(_number(function, "negative_slope", negative_slope))
+    gains = {"tanh": 5.0 / 3.0, "relu": math.sqrt(2.0), "leaky_relu": math.sqrt(2.0 / (1.0 + slope * slope))}
     std = gains.get(nonlinearity or "", 1.0) / math.sqrt(fan(shape, mode, data_format))
     if distribution == "random_normal":
         return RandomNormal(0.0, std)

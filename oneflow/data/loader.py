@@ -7,7 +7,7 @@ import signal
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,7 @@ class ArrayLoader:
         self._epoch = 0
         self._batch = 0
         self._resumes = True  # the next pass begins where the position is
-        self._processes: ProcessPoolExecutor | None = None
+        self._processes: Executor | None = None
 
     def __len__(self) -> int:
         """The number of batches of a pass."""
@@ -177,10 +177,13 @@ class ArrayLoader:
 
     def _pool(self, epoch: int, order: np.ndarray | None) -> tuple[Executor, Callable[[int], Future[Any]]]:
         if self.worker_type == "thread":
+            from concurrent.futures import ThreadPoolExecutor  # an exit function cannot import it
+
             threads = ThreadPoolExecutor(self.num_workers, thread_name_prefix="oneflow-load")
             return threads, lambda number: threads.submit(self._made, epoch, order, number)
         if self._processes is None:
             import multiprocessing
+            from concurrent.futures import ProcessPoolExecutor
 
             context = multiprocessing.get_context("spawn")  # a fork would not survive JAX's threads
             self._processes = ProcessPoolExecutor(self.num_workers, context, initializer=_ignore_interrupts)

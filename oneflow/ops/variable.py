@@ -151,11 +151,12 @@ def _want_initializer(what: str, graph: Graph, initializer: Any, dtype: dtype) -
     if not callable(getattr(type(initializer), "draw", None)):  # of its class: an object's own __getattr__ may raise
         rule = f"initializer must be one of flow's, such as flow.zeros_initializer(), got {shown(initializer)}"
         fail(ArgumentError, what, rule)
-    if isinstance(initializer, initializers.Constant) and dtype.is_integer:
+    if isinstance(initializer, (initializers.Constant, initializers.RandomInteger)) and dtype.is_integer:
         limits = np.iinfo(dtype.numpy_dtype)
-        if not in_range(initializer.value, limits):
-            rule = f"its first value {shown(initializer.value)} is outside {dtype.name}'s range, {limits.min} to {limits.max}"
-            fail(ArgumentError, what, rule)
+        for value in initializer.bounds:
+            if not in_range(value, limits):
+                rule = f"its first value {shown(value)} is outside {dtype.name}'s range, {limits.min} to {limits.max}"
+                fail(ArgumentError, what, rule)
     elif isinstance(initializer, initializers.Constant) and math.isfinite(initializer.value):
         with np.errstate(over="ignore"):
             first = np.asarray(initializer.value).astype(dtype.numpy_dtype)

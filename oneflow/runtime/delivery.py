@@ -62,7 +62,7 @@ class DeliveryThread(Deliveries):
     def __init__(self) -> None:
         self.attention = False
         self.error: BaseException | None = None
-        self.error_job = ""
+        self.error_job = self._raised_at_exit = ""
         self._kept: deque[Exception] = deque()
         self._hook: Callable[[str], None] | None = None
         self._settle: Callable[[], None] | None = None
@@ -184,11 +184,10 @@ class DeliveryThread(Deliveries):
     def submit(self, delivery: Delivery, results: Any) -> Result[Any]:
         """Queues a dispatched call for delivery. Called with the dispatch lock held, so that the order is that of calls."""
         number = next(self._sequence)
-        thread = 0
+        thread = get_ident()
         if delivery.gives_handles:
-            thread = get_ident()
             self._newest[thread] = number
-        result = queued(delivery, results, number, thread)
+        result = queued(delivery, results, number, thread if delivery.gives_handles or delivery.watches else 0)
         self._pending.append(result)
         if self._asleep or (self.is_dozing and delivery.watches):
             self._wakes.put(None)
@@ -265,8 +264,8 @@ class DeliveryThread(Deliveries):
         self._wait(lambda: self._last_delivered >= last and self._late_ended >= late)
 
     def finish(self) -> None:
-        """Waits for what was submitted, and for the callbacks of what is submitted meanwhile, by callbacks for example. Not for
-        those of daemon threads, which may submit calls for ever."""
+        """Waits for what was submitted, and for the callbacks and watch handlers of what is submitted meanwhile, by callbacks for
+        example. Not for those of daemon threads, which may submit calls for ever."""
         self.drain()
         found = False
 
@@ -286,6 +285,8 @@ class DeliveryThread(Deliveries):
 
     def before_call(self, job_name: str) -> None:
         """The first thing that a call does if ``attention`` is set: raises errors that wait, and calls the hook."""
+        if self._stopping and threading.current_thread() is not threading.main_thread():
+            self.refuse_at_the_end(job_name)
         self.raise_error()
         if self._settle is not None and not self.is_current():
             self._settle()
@@ -298,10 +299,15 @@ class DeliveryThread(Deliveries):
         Raises:
           CallbackError: it has ended, and the program runs the last exit functions.
         """
+        if self._stopping:
+            self.refuse_at_the_end(job_name)
         self.before_call(job_name)
-        if self._stopping and threading.current_thread() is threading.main_thread():
+
+    def refuse_at_the_end(self, job_name: str) -> None:
+        """After the thread has ended, for what exit functions call. Calls of daemon threads wait for a lock, and end with it."""
+        if not threading.current_thread().daemon:
             rule = f"job {job_name!r} was called by an exit function that runs after the library's own: no callback would run"
-            hint = "register the exit function after `import oneflow`, or declare what the job returns (-> tp.Numpy)"
+            hint = "register the exit function after `import oneflow`, or call a job that returns arrays, on the main thread"
             refuse(CallbackError, rule, hint=hint)
 
     @property
@@ -323,12 +329,15 @@ class DeliveryThread(Deliveries):
         """Raises the oldest error that was not raised yet, once; never on the delivery thread."""
         self.raise_kept()
         if self.error is not None and not self.is_current():
+            self._note_at_exit()
             self.raise_as_callback_error(self.error, self.error_job)
 
     def raise_kept(self) -> None:
         """As ``raise_error``, errors of callbacks left aside."""
-        if self._kept and not self.is_current() and (kept := self.take_kept()) is not None:
-            raise kept
+        if self._kept and not self.is_current():
+            self._note_at_exit()
+            if (kept := self.take_kept()) is not None:
+                raise kept
 
     def take_kept(self) -> Exception | None:
         """The oldest error of work in the background, which is then raised nowhere else; None where there is none."""
@@ -360,10 +369,15 @@ class DeliveryThread(Deliveries):
         self._look()
 
     def unraised(self) -> str:
-        """The message at the program's end about errors that were never raised; empty if there are none."""
+        """The message at the program's end about errors that were never raised, or in an exit function, where an error ends
+        nothing; empty if there are none."""
         if self.error is not None:
             return f"a callback of job {self.error_job!r} failed"
-        return str(self._kept[0]) if self._kept else ""
+        return str(self._kept[0]) if self._kept else self._raised_at_exit
+
+    def _note_at_exit(self) -> None:
+        if not threading.main_thread().is_alive():
+            self._raised_at_exit = self.unraised()
 
     def _look(self) -> None:
         with self._errors:

@@ -64,12 +64,15 @@ class Process:
         self.has_said_that_cpus_stand_in = False
         self.unconfirmed_saves: dict[str, tuple[int, int]] = {}
         self._forked = False
+        self._caller: tuple[int, str] | None = None
         self._kept_in_child: list[Any] = []  # of JAX, while this process is being forked
         self._begin()
         self._is_started = self._was_called = self._is_interrupted = self._has_ended = False
         # both at import: exit functions of the program, which run before this one, may call jobs; and JAX may be started long
         # before the first call, also by code that is not ours
         atexit.register(self._at_exit)
+        if threading.current_thread() is threading.main_thread() and not threading.main_thread().is_alive():
+            self._stop_background()  # imported by an exit function: Python calls no further one
         os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork)
 
     def _begin(self) -> None:
@@ -94,9 +97,11 @@ class Process:
         """Around a call that may import JAX, build and compile.
 
         Raises:
-          ModeError: the library has ended, and JAX has given its devices up.
+          ModeError: the library has ended, and JAX has given its devices up; or it is called where it would wait for itself.
         """
-        if self._has_ended and threading.current_thread() is threading.main_thread():
+        if self._caller is not None and self._caller[0] == threading.get_ident():
+            refuse(ModeError, f"a job was called for the first time by {self._caller[1]}", hint="call it once before")
+        if self._has_ended and not threading.current_thread().daemon:
             rule = "a job was called for the first time by an exit function that runs after the library's own"
             refuse(ModeError, rule, hint="register the exit function after `import oneflow`")
         self._was_called = True
@@ -105,6 +110,15 @@ class Process:
             yield
         finally:
             self.calls.pop()
+
+    @contextlib.contextmanager
+    def refusing_first_calls(self, caller: str) -> Iterator[None]:
+        """Inside, with the lock held: the user's code ``caller``, which would wait for ever for a job that is compiled."""
+        self._caller = threading.get_ident(), caller
+        try:
+            yield
+        finally:
+            self._caller = None
 
     def finished(self, *calls: Results) -> None:
         """Told when somebody has seen that the devices have finished calls, the results of each."""
@@ -187,10 +201,15 @@ class Process:
         elif self._was_called:
             self._stop_threads(False)
         self._has_ended = True
-        self.saves.stop()
-        self.uninterrupted.stop()
+        self._stop_background()
         processes.leave()
         jax_versions.run_exit_hook()
+
+    def _stop_background(self) -> None:
+        """Nobody will wait for other threads."""
+        self.delivery.stop()
+        self.saves.stop()
+        self.uninterrupted.stop()
 
     def _stop_threads(self, interrupted: bool, readers_ended: bool = True) -> None:
         """Sees to it that no thread in C++ code aborts the process while the interpreter goes away.

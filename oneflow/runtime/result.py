@@ -103,7 +103,7 @@ class Record:
     """What delivery reads and writes of a call. Where the native part has its extension module, its type of this name.
 
     Attributes:
-      thread: the caller's, where it may register a callback, else 0.
+      thread: the caller's, where it may register a callback or a watch handler is to run, else 0.
       sequence: the call's number.
       passed: its turn is over.
       is_touched: anything was done with it: one look instead of one at each of the attributes of a Result.
@@ -475,7 +475,7 @@ _new = object.__new__
 
 
 def queued(delivery: Delivery, results: Any, sequence: int, thread: int) -> Result[Any]:
-    """The Result of a call that was dispatched; ``thread`` is the caller's, where it may register a callback, else 0.
+    """The Result of a call that was dispatched; ``thread`` as in ``Record``.
 
     Setting the attributes here takes half as long as ``__init__``.
     """

@@ -16,11 +16,12 @@ from .._base.jax import jax
 from .._base.refuse import refuse, shown
 from .._base.threads import on_threads
 from ..errors import ArgumentError, ExecutionError
-from ..graph.graph import Variable
+from ..graph.graph import Initializer, Variable
 from . import devices, pieces, processes, transfer
 from .concurrent_weak_set import ConcurrentWeakSet
 from .mesh import DeviceMeshes
 from .pieces import BlockRange, Blocks, Piece
+from .process import process
 
 if TYPE_CHECKING:
     from ..compiler.layout import Storage
@@ -162,9 +163,9 @@ class Store:
         return lambda: self._placed(storage, self._first_value(variable, seed))
 
     def _first_values(self, variables: Sequence[Variable]) -> list[np.ndarray]:
-        """Large ones are drawn on threads."""
+        """Large ones are drawn on threads, by the library's initializers: those of users may have state of their own."""
         draw = partial(self._first_value, seed=self.seed)
-        large = [variable for variable in variables if _first_bytes(variable) >= _LEAST_FOR_THREADS]
+        large = [v for v in variables if _first_bytes(v) >= _LEAST_FOR_THREADS and not _is_of_user(v.initializer)]
         drawn = dict(zip((variable.name for variable in large), on_threads(draw, large), strict=True))
         return [drawn[variable.name] if variable.name in drawn else draw(variable) for variable in variables]
 
@@ -186,12 +187,16 @@ class Store:
         entropy: Any = [seed, name_word] if given is None else given if given >= 0 else given % (1 << 64)  # OneFlow's are int64
         what = f"the first value of variable {variable.name!r}, {variable.describe()},"
         failed: MemoryError | None = None
+        guard: AbstractContextManager[Any] = np.errstate(over="raise")
+        if _is_of_user(variable.initializer):
+            guard = process.refusing_first_calls(f"the initializer of variable {variable.name!r}")
         try:
-            drawn = variable.initializer.draw(variable.shape, variable.dtype.numpy_dtype, np.random.default_rng(entropy))
-            value = np.asarray(drawn, variable.dtype.numpy_dtype)
+            with guard:
+                drawn = variable.initializer.draw(variable.shape, variable.dtype.numpy_dtype, np.random.default_rng(entropy))
+                value = np.asarray(drawn, variable.dtype.numpy_dtype)
         except MemoryError as error:
             failed = error
-        except Exception as error:  # of an initializer of the user's, or a warning that is to be one
+        except Exception as error:  # of an initializer of the user's, or a number outside the dtype's range
             told = f"{type(error).__name__}: {error}"
             refuse(ExecutionError, f"{what} could not be drawn by {shown(variable.initializer)}: {told}", source=variable.source)
         if failed is not None:  # here: users see nothing but this
@@ -295,6 +300,10 @@ def _flat(storage: Storage | None, value: np.ndarray) -> np.ndarray:
 
 def _first_bytes(variable: Variable) -> int:
     return prod(variable.shape) * variable.dtype.bytes
+
+
+def _is_of_user(initializer: Initializer) -> bool:
+    return type(initializer).__module__.partition(".")[0] != __name__.partition(".")[0]
 
 
 def _groups(cells: Sequence[Cell]) -> Iterator[list[Cell]]:

@@ -42,16 +42,19 @@ class Uninterrupted:
         self._has_stopped = True
 
     def run(self, work: Callable[[], _Value], *, to_the_end: bool = False, compiles: bool = False) -> _Value:
-        """Runs ``work`` and returns what it returns, or raises what it raises.
+        """Runs ``work`` and returns what it returns, or raises what it raises. On other threads than the main one, it runs there.
 
         Ctrl-C leaves at once while the work goes on to its end by itself; with ``to_the_end`` it leaves when the work is
         done, so that whoever catches it finds all of it. ``compiles``: the work is XLA's compiler.
         """
-        if self._has_stopped:
-            return work()
         task = _Task(work)
         if compiles:
             self.compiling.add(task)
+        if self._has_stopped or threading.current_thread() is not threading.main_thread():
+            try:
+                return work()
+            finally:
+                self.compiling.discard(task)
         try:
             tasks = self._idle.pop()
         except IndexError:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
+from textwrap import indent
 
 import numpy as np
 import pytest
@@ -860,6 +861,31 @@ def test_state_of_a_training_checkpoint_is_not_unknown_to_a_job_that_predicts(tm
         load(path, strict=True)
 
 
+@pytest.mark.parametrize("kind", ["first", "list", "watch"])
+def test_a_job_that_is_first_called_in_a_callback_while_the_window_is_full(kind):
+    done = run(f"""
+@flow.global_function()
+def first(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+    return x * 3
+@flow.global_function()
+def list(x: tp.ListNumpy.Placeholder((9,))) -> tp.Callback[tp.ListNumpy]:
+    return x
+@flow.global_function()
+def watch(x: tp.Numpy.Placeholder((4,))) -> None:
+    flow.watch(x * 3, lambda value: print("found"))
+give = {{
+    "first": lambda: first(x)(lambda value: print("found")),
+    "list": lambda: list([np.ones((given.pop(),), np.float32)])(lambda value: print("found")),
+    "watch": lambda: watch(x),
+}}[{kind!r}]
+given = [8, 7, 6, 5, 4, 3, 2, 1]
+for i in range(6):
+    job(x)(lambda value: (time.sleep(0.05), give()))
+flow.sync_default_session()
+""")
+    assert done.stdout.split() == ["found"] * 6 and done.returncode == 0, done.stdout + done.stderr
+
+
 # --- the ends of processes
 
 
@@ -873,6 +899,17 @@ def not_called_before(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
 def slow(value):
     time.sleep(0.05)
     print("called back", flush=True)
+def with_a_thread(work):
+    errors = []
+    def run():
+        try:
+            work()
+        except flow.errors.OneFlowError as error:
+            errors.append(error)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    raise errors[0]
 def last():
     try:
         {work}
@@ -926,6 +963,10 @@ for _ in range(4):
         ("job(x)(slow)", "job 'job' was called by an exit function that runs after the library's own: no callback would run"),
         ("job(x * 2)", "no callback would run"),
         ("not_called_before(x)", "for the first time by an exit function that runs after the library's own"),
+        (
+            "with_a_thread(lambda: print(weighted(x)))",
+            "job 'weighted' was called by an exit function that runs after the library's",
+        ),
         ("flow.checkpoint.save('saved', asynchronous=True); print(os.listdir('saved'))", "snapshot_done"),
     ],
 )
@@ -934,6 +975,65 @@ def test_an_exit_function_that_was_registered_before_the_import(work, told, tmp_
     program = f"{registered}\n{PRELUDE}\n{AT_EXIT.format(work=work)}\njob(x)(lambda value: None)\nweighted(x)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert told in done.stdout and done.returncode == 0, done.stdout + done.stderr
+
+
+def test_watch_handlers_of_jobs_that_handlers_and_callbacks_call_run_before_the_end(tmp_path):
+    done = run(f"""
+import atexit
+log = open({str(tmp_path / "log")!r}, "w")
+atexit.register(log.close)
+def handler(value):
+    time.sleep(0.02)
+    log.write("x")
+    if log.tell() < 10:
+        watched(x)
+@flow.global_function()
+def watched(x: tp.Numpy.Placeholder((4,))) -> None:
+    flow.watch(x * 2, handler)
+job(x)(lambda value: watched(x))
+""")
+    assert (tmp_path / "log").read_text() == "x" * 10 and done.returncode == 0, done.stderr
+
+
+def test_work_of_an_exit_function_that_imports_the_package(tmp_path):
+    work = f"""
+@flow.global_function()
+def weighted(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    return x * flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+print(weighted(x))
+flow.checkpoint.save({str(tmp_path / "saved")!r}, asynchronous=True)
+job(x)
+"""
+    program = f"import atexit, threading\ndef last():\n{indent(PRELUDE + work, '    ')}\natexit.register(last)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert "no callback would run" in done.stderr and (tmp_path / "saved" / "snapshot_done").exists(), done.stderr
+
+
+def test_a_trainer_that_is_first_used_at_exit():
+    done = run("""
+import atexit
+def last():
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        loss = x * flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+        flow.optimizer.SGD(0.1).minimize(loss)
+        return loss
+    flow.Trainer(max_epochs=1).fit(train, flow.data.ArrayLoader(np.ones(8, np.float32), 4))
+    print("fitted")
+atexit.register(last)
+""")
+    assert "fitted" in done.stdout and done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("end", "status"), [("pass", 120), ("sys.exit(3)", 3)])
+def test_a_failed_callback_whose_error_is_raised_in_an_exit_function(end, status):
+    done = run(f"""
+import atexit
+atexit.register(lambda: job(x))
+job(x)(lambda value: 1 / 0)
+{end}
+""")
+    assert done.returncode == status and "a callback of job 'job' failed" in done.stderr, done.stderr
 
 
 def test_daemon_threads_that_submit_calls_for_ever_do_not_keep_the_program():

@@ -306,6 +306,40 @@ def test_a_first_value_that_cannot_be_drawn_is_told_with_the_users_line(made, to
     assert "your line" in str(caught.value) and "OfTheUser(made))" in str(caught.value)
 
 
+def test_an_initializer_that_calls_a_job_for_the_first_time():
+    @flow.global_function()
+    def other() -> tp.Numpy:
+        return flow.get_variable("other", (2,), initializer=flow.ones_initializer())
+
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        return flow.get_variable("v", (2,), initializer=OfTheUser(other))
+
+    with pytest.raises(flow.errors.ExecutionError, match="called for the first time by the initializer of variable 'v'"):
+        job()
+    other()
+    np.testing.assert_array_equal(job(), [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("initializer", "dtype"),
+    [
+        (flow.random_normal_initializer(0, 1e6), flow.float16),
+        (flow.random_uniform_initializer(0, 1e300), flow.float32),
+        (flow.truncated_normal_initializer(0, 1e39), flow.float32),
+        (flow.random_normal_initializer(1e308, 1e308), flow.double),
+    ],
+)
+@pytest.mark.parametrize("shape", [(20,), (300, 300)], ids=["small", "on a thread"])
+def test_first_values_outside_the_dtypes_range(initializer, dtype, shape):
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        return flow.get_variable("v", shape, dtype, initializer)
+
+    with pytest.raises(flow.errors.ExecutionError, match=r"first value of variable 'v'.* could not be drawn.*overflow"):
+        job()
+
+
 def test_a_handle_of_a_closed_session_says_so():
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:

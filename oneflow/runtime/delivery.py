@@ -253,15 +253,16 @@ class DeliveryThread(Deliveries):
         if self.thread is None or self.is_current():
             return
         self.moved_on(get_ident())
-        try:
-            last = self._pending[-1].sequence
-        except IndexError:
-            last = self._last_begun
+        last = self._last_submitted() or self._last_begun
         try:
             late = self._late[-1][0]
         except IndexError:
             late = self._late_begun
         self._wait(lambda: self._last_delivered >= last and self._late_ended >= late)
+
+    def is_drained(self) -> bool:
+        """Whether everything submitted is delivered, late callbacks included."""
+        return not (self.undelivered() or self._late)
 
     def finish(self) -> None:
         """Waits for what was submitted, and for the callbacks and watch handlers of what is submitted meanwhile, by callbacks for
@@ -272,7 +273,7 @@ class DeliveryThread(Deliveries):
         def is_finished() -> bool:
             nonlocal found
             found = found or (self.is_current() and not self._owes_callbacks())  # asked on the thread between two calls
-            return found or not (self.undelivered() or self._late)
+            return found or self.is_drained()
 
         if self.thread is not None:
             self._wait(is_finished)
@@ -407,12 +408,11 @@ class DeliveryThread(Deliveries):
     # --- the thread
 
     def _run(self) -> None:
-        naps = pauses = 0
-        newest: Result[Any] | None = None
+        naps = pauses = newest = 0
         while not self._stopping:
             # a caller that is submitting calls is left alone for a moment: else each call has the two wait for Python's lock
-            last = self._pending[-1] if self._pending else None
-            if last is not newest and naps and (pauses < _MOST_PAUSES or self._callers_deliver) and not self._awaited:
+            last = self._last_submitted()
+            if last != newest and naps and (pauses < _MOST_PAUSES or self._callers_deliver) and not self._awaited:
                 newest, pauses = last, pauses + 1
                 if self._callers_deliver:
                     self._doze()
@@ -430,6 +430,13 @@ class DeliveryThread(Deliveries):
                 self._asleep = False
                 naps = 0
 
+    def _last_submitted(self) -> int:
+        """The number of the last call in the queue, 0 for none. Callers may be emptying it."""
+        try:
+            return self._pending[-1].sequence
+        except IndexError:
+            return 0
+
     def _nap(self, seconds: float) -> None:
         with contextlib.suppress(Empty):
             self._wakes.get(timeout=seconds)
@@ -439,8 +446,8 @@ class DeliveryThread(Deliveries):
         self._callers_deliver = False
         self.is_dozing = True
         with self._turn:  # callers only append meanwhile
-            queued = [self._pending[i] for i in range(len(self._pending))]
-        if not self._late and not any(result.is_waited_for for result in queued):
+            is_waited_for = any(self._pending[i].is_waited_for for i in range(len(self._pending)))
+        if not self._late and not is_waited_for:
             self._nap(_LONG_NAP)
         self.is_dozing = False
 

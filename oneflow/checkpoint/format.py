@@ -66,7 +66,7 @@ class FileValue:
         self._root = self._directory if root is None else as_path(root)
         self.name = os.path.basename(os.path.abspath(self._directory))
         if root is None:
-            digests = Description.read(os.path.dirname(os.path.abspath(self._directory))).digests
+            digests = Description.read(self._described_in).digests
         self._digests = digests
         self._real_name = self.name
         if os.path.islink(self._directory):  # to another variable, whose digests are its own
@@ -243,7 +243,21 @@ class FileValue:
 
     def _refuse(self, rule: str, file: str, expected: str, found: str) -> NoReturn:
         path = os.path.join(self._directory, file)
+        if self._was_replaced():
+            again = "read the new one: flow.checkpoint.get(...) or a load by its path, once more"
+            complain(CheckpointError, f"{self._what}: the checkpoint was replaced after it had been opened", again, file=path)
         complain(CheckpointError, f"{self._what}: {rule}", _ANOTHER, file=path, expected=expected, found=found)
+
+    @property
+    def _described_in(self) -> str:
+        """The folder of the checkpoint's JSON file."""
+        return os.path.dirname(os.path.abspath(self._directory)) if self._root == self._directory else self._root
+
+    def _was_replaced(self) -> bool:
+        try:
+            return Description.read(self._described_in).digests != self._digests
+        except (CheckpointError, OSError):
+            return False
 
     def __repr__(self) -> str:
         kind = "no meta" if self._shape is None or self._dtype is None else describe(self._shape, self._dtype)

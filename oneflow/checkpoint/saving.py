@@ -135,7 +135,11 @@ def _start(
             raise
 
     process.start()
-    process.saves.start(pending, work, "oneflow-save")
+    try:
+        process.saves.start(pending, work, "oneflow-save")
+    except Exception:  # no thread could be started
+        saving.abandon()
+        raise
     if team.count > 1:
         process.delivery.set_settle(partial(_settle, Poll()))
     return pending

@@ -70,20 +70,29 @@ def warn_of_dead_layers(graph: Graph, session: Session) -> None:
     if not graph.train or "dead layers" in graph.warned or processes.count() > 1:  # a process may lack parts of the values
         return
     graph.warned.add("dead layers")
-    if not _dead_kernels(graph, lambda v: getattr(v.initializer, "value", None) == 0):
+    declared = {name: cell.declared for name, cell in session.store.cells.items() if name in graph.variables}
+
+    def starts_at_zero(variable: Variable) -> bool:
+        return getattr(declared.get(variable.name, variable).initializer, "value", None) == 0
+
+    if not _dead_kernels(graph, starts_at_zero):
         return
-    names = [v.name for v in graph.variables.values() if v.blob is not None and getattr(v.initializer, "value", None) == 0]
-    values = session.read(names)
+    values = session.read([v.name for v in graph.variables.values() if v.blob is not None and starts_at_zero(v)])
     dead = _dead_kernels(graph, lambda v: v.name in values and not values[v.name].any())
     if not dead:
         return
     shown = ", ".join(v.name for v in dead[:6]) + (", ..." if len(dead) > 6 else "")
+    last, whose, where = declared.get(dead[0].name, dead[0]), "", ""
+    if last.initializer != dead[0].initializer:
+        whose = f"  zeros by   {last.source}   {last.source.text}: the initializer of the job declared last counts\n"
+        where = ", in all jobs"
     warn(
         JobWarning,
         f"job {graph.name!r}: {shown} will never change: where layers that start at zeros follow each other, all of their "
         f"gradients are zero\n"
         f"  made at    {dead[0].source}   {dead[0].source.text}\n"
-        f"  try        kernel_initializer=flow.glorot_uniform_initializer() for the layers before the last one",
+        f"{whose}"
+        f"  try        kernel_initializer=flow.glorot_uniform_initializer() for the layers before the last one{where}",
     )
 
 

@@ -31,8 +31,9 @@ class Background:
         if self._has_stopped:
             _run(task, work)
             return
-        self._thread = threading.Thread(target=_run, args=(task, work), name=name, daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=_run, args=(task, work), name=name, daemon=True)
+        thread.start()
+        self._thread = thread
 
     def stop(self) -> None:
         """From now on tasks run on their callers' threads: the program ends."""

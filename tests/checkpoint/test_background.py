@@ -260,6 +260,41 @@ def test_the_end_of_the_program_waits(tmp_path: Path, how: str, status: int, tol
         assert set(flow.checkpoint.get(tmp_path / "m")) > {"d-weight", "d-bias"}
 
 
+def test_threads_save_beside_each_other(tmp_path: Path) -> None:
+    errors, counts = [], [0, 0]
+
+    def save(number: int) -> None:
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            try:
+                flow.checkpoint.save(tmp_path / str(number), {"w": ROWS[0]}, overwrite=True, asynchronous=number == 0)
+                counts[number] += 1
+            except Exception as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=save, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    flow.sync_default_session()
+    assert not errors and min(counts) > 1, errors[:3]
+
+
+def test_a_save_whose_thread_cannot_be_started_does_not_prevent_the_next(tmp_path: Path, monkeypatch) -> None:
+    flow.checkpoint.save(tmp_path / "first", {"w": ROWS[0]}, asynchronous=True).wait()
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            flow.checkpoint.save(tmp_path / "m", {"w": ROWS[0]}, asynchronous=True)
+    flow.checkpoint.save(tmp_path / "m", {"w": ROWS[0]}, asynchronous=True).wait()
+    assert sorted(os.listdir(tmp_path)) == ["first", "m"]
+
+
 # Values large enough for their digests to be computed on further threads, and saves that begin when the main thread has ended.
 LATE = """
 import atexit, sys, threading

@@ -192,6 +192,17 @@ def test_one_variable_alone_is_verified_too(saved: Path) -> None:
         FileValue(saved / "w").numpy()
 
 
+def test_a_checkpoint_that_was_replaced_after_it_had_been_opened(saved: Path) -> None:
+    opened = Checkpoint(saved)
+    value = opened["w"]
+    shutil.rmtree(saved)
+    write(saved, {**ARRAYS, "w": ARRAYS["w"] + 1}, {"random": {"seed": 1, "calls": {"job": 3}}})
+    for read_again in (value.numpy, value.verify):
+        with pytest.raises(CheckpointError, match="'w'.* was replaced after it had been opened"):
+            read_again()
+    np.testing.assert_array_equal(Checkpoint(saved)["w"].numpy(), ARRAYS["w"] + 1)
+
+
 # --- many chunks
 
 

@@ -68,6 +68,22 @@ def test_exactly_the_kernels_that_never_change_are_named(hidden, output, activat
     assert changed_by(job) == sorted({"hidden-weight", "output-weight"} - set(named))
 
 
+def test_zeros_by_a_job_that_is_declared_later_are_told():
+    train = declared(XAVIER, XAVIER)
+
+    @flow.global_function()
+    def predict(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:
+        h = flow.layers.dense(x, 4, activation=flow.nn.relu, name="hidden")
+        return flow.layers.dense(h, 1, name="output")
+
+    with pytest.warns(JobWarning, match="never change") as caught:
+        train(*fed())
+    (told,) = (str(w.message) for w in caught if issubclass(w.category, JobWarning))
+    assert "hidden-weight" in told and "the initializer of the job declared last counts" in told
+    assert "kernel_initializer=hidden" in told and 'dense(x, 4, activation=flow.nn.relu, name="hidden")' in told
+    assert not changed_by(train)
+
+
 def test_one_layer_of_zeros_is_fine():
     @flow.global_function("train")
     def train(x: tp.Numpy.Placeholder((8, 4)), y: tp.Numpy.Placeholder((8, 1))) -> tp.Numpy:

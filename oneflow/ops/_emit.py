@@ -114,8 +114,7 @@ def _emit(
                  "make an array of it: flow.tensor_buffer_to_tensor(...), or a decoder of flow.data for records")  # fmt: skip
         if x.is_tensor_list:
             fail(ArgumentError, what, f"inputs[{i}] is a list of tensors (ListListNumpy), which this op does not take", inputs)
-    if graph.scope.placement.parallel_num > 1 or any(x.is_mirrored for x in inputs):
-        inputs = tuple([in_current_view(graph, x) for x in inputs])
+    inputs = in_view(what, *inputs)
     if graph.adapt_inputs is not None:
         inputs = graph.adapt_inputs(op, inputs)
     if any(x.has_dynamic_size for x in inputs):
@@ -167,6 +166,15 @@ def emit(op: OpDef, *inputs: Blob, name: str | None = None, prefix: str | None =
     return _emit(op, inputs, name, prefix, attrs)[0]
 
 
+def in_view(what: str, *blobs: Blob) -> tuple[Blob, ...]:
+    """The Blobs in the current view, in which an op sees their shapes. What an op does not take stays as it is."""
+    graph = current(what)
+    if graph.scope.placement.parallel_num == 1 and not any(blob.is_mirrored for blob in blobs):
+        return blobs
+    kept = (dtypes.record, dtypes.tensor_buffer)
+    return tuple(blob if blob.is_tensor_list or blob.dtype in kept else in_current_view(graph, blob) for blob in blobs)
+
+
 def emit_bounded(op: OpDef, *inputs: Blob, bounds: Outputs, name: str | None = None, **attrs: Any) -> tuple[Blob, ...]:
     """``emit_many`` for inputs whose sizes vary: the largest shapes that the outputs can have, and their dtypes, are given.
 
@@ -204,7 +212,7 @@ class want:
     def blobs(what: str, argument: str, values: Any) -> list[Blob]:
         if not isinstance(values, (list, tuple)) or not values:
             fail(ArgumentError, what, f"{argument} must be a list or tuple of at least one Blob, got {shown(values)}")
-        return [want.blob(what, f"{argument}[{i}]", value) for i, value in enumerate(values)]
+        return list(in_view(what, *(want.blob(what, f"{argument}[{i}]", value) for i, value in enumerate(values))))
 
     @staticmethod
     def same_dtype(what: str, blobs: Sequence[Blob]) -> None:

@@ -65,7 +65,7 @@ def L1Loss(input: Blob, target: Blob, reduction: str = "mean", name: str | None 
     Example: >>> loss = flow.nn.L1Loss(x, target)
     """
     what = label("L1Loss", name)
-    want_pair(what, ("input", input), ("target", target))
+    input, target = want_pair(what, ("input", input), ("target", target))
     return emit(_l1, input, target, name=name, reduction=want_reduction(what, reduction))
 
 
@@ -76,7 +76,7 @@ def MSELoss(input: Blob, target: Blob, reduction: str = "mean", name: str | None
     Example: >>> loss = flow.nn.MSELoss(x, target)
     """
     what = label("MSELoss", name)
-    want_pair(what, ("input", input), ("target", target))
+    input, target = want_pair(what, ("input", input), ("target", target))
     return emit(_mse, input, target, name=name, reduction=want_reduction(what, reduction))
 
 
@@ -136,7 +136,7 @@ def BCELoss(input: Blob, target: Blob, weight: Blob | None = None, reduction: st
     Example: >>> loss = flow.nn.BCELoss(flow.math.sigmoid(x), target)
     """
     what = label("BCELoss", name)
-    want_pair(what, ("input", input), ("target", target))
+    input, target = want_pair(what, ("input", input), ("target", target))
     extra = []
     if weight is not None:
         _want_weight(what, "weight", weight, input)
@@ -182,7 +182,7 @@ def BCEWithLogitsLoss(
     Example: >>> loss = flow.nn.BCEWithLogitsLoss(x, target)
     """
     what = label("BCEWithLogitsLoss", name)
-    want_pair(what, ("input", input), ("target", target))
+    input, target = want_pair(what, ("input", input), ("target", target))
     extra = [(argument, blob) for argument, blob in (("weight", weight), ("pos_weight", pos_weight)) if blob is not None]
     for argument, blob in extra:
         _want_weight(what, argument, blob, input)
@@ -221,7 +221,7 @@ def MarginRankingLoss(
     Example: >>> loss = flow.nn.MarginRankingLoss(a, b, target, margin=0.1)
     """
     what = label("MarginRankingLoss", name)
-    want_pair(what, ("input1", input1), ("input2", input2))
+    input1, input2 = want_pair(what, ("input1", input1), ("input2", input2))
     want.same_dtype(what, (input1, want.blob(what, "target", target)))
     try:
         np.broadcast_shapes(input1.shape, target.shape)
@@ -283,7 +283,7 @@ def TripletMarginLoss(
     Example: >>> loss = flow.nn.TripletMarginLoss(a, same, other)   # (8, 64), (8, 64), (8, 64)
     """
     what = label("TripletMarginLoss", name)
-    want_pair(what, ("anchor", anchor), ("positive", positive), ("negative", negative))
+    anchor, positive, negative = want_pair(what, ("anchor", anchor), ("positive", positive), ("negative", negative))
     want.rank(what, anchor, 2)
     if want.flag(what, "swap", swap):
         fail(ArgumentError, what, "swap=True is not supported")
@@ -321,6 +321,6 @@ def KLDivLoss(input: Blob, target: Blob, log_target: bool = False, reduction: st
     Example: >>> loss = flow.nn.KLDivLoss(flow.nn.logsoftmax(x), target)
     """
     what = label("KLDivLoss", name)
-    want_pair(what, ("input", input), ("target", target))
+    input, target = want_pair(what, ("input", input), ("target", target))
     logs = want.flag(what, "log_target", log_target)
     return emit(_kl_divergence, input, target, name=name, reduction=want_reduction(what, reduction), log_target=logs)

@@ -12,7 +12,7 @@ from ..errors import DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, is_half, like, select, where_else_zero
 from ._arrays import label as label_of
-from ._emit import emit, fail, op, want
+from ._emit import emit, fail, in_view, op, want
 from ._native_loss import FLOOR as _FLOOR
 from ._native_loss import NATIVE
 
@@ -86,10 +86,12 @@ def _sparse_softmax_cross_entropy(labels: Array, logits: Array) -> Array:
     return lax.convert_element_type(loss, logits.dtype)
 
 
-def _want_sparse(what: str, labels: Any, prediction: Any, argument: str) -> None:
-    want.floating(what, want.blob(what, argument, prediction))
+def _want_sparse(what: str, labels: Any, prediction: Any, argument: str) -> tuple[Blob, ...]:
+    """Both in the current view."""
+    prediction, labels = in_view(what, want.blob(what, argument, prediction), want.blob(what, "labels", labels))
+    want.floating(what, prediction)
     want.rank(what, prediction, 2)
-    if not want.blob(what, "labels", labels).dtype.is_integer:
+    if not labels.dtype.is_integer:
         fail(
             DtypeError,
             what,
@@ -104,6 +106,7 @@ def _want_sparse(what: str, labels: Any, prediction: Any, argument: str) -> None
             "for labels that are probabilities use softmax_cross_entropy_with_logits" if labels.shape == prediction.shape else ""
         )
         fail(ShapeError, what, rule, (labels, prediction), hint)
+    return labels, prediction
 
 
 def sparse_softmax_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | None = None) -> Blob:
@@ -120,7 +123,7 @@ def sparse_softmax_cross_entropy_with_logits(labels: Blob, logits: Blob, name: s
     Raises: ShapeError, DtypeError, ArgumentError (not a Blob).
     Example: >>> loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)   # (8,), (8, 10) -> (8,)
     """
-    _want_sparse(label_of("sparse_softmax_cross_entropy_with_logits", name), labels, logits, "logits")
+    labels, logits = _want_sparse(label_of("sparse_softmax_cross_entropy_with_logits", name), labels, logits, "logits")
     return emit(_sparse_softmax_cross_entropy, labels, logits, name=name)
 
 
@@ -157,7 +160,7 @@ def sparse_cross_entropy(labels: Blob, prediction: Blob, name: str | None = None
     Raises: ShapeError, DtypeError, ArgumentError (not a Blob).
     Example: >>> loss = flow.nn.sparse_cross_entropy(labels, flow.nn.softmax(logits))
     """
-    _want_sparse(label_of("sparse_cross_entropy", name), labels, prediction, "prediction")
+    labels, prediction = _want_sparse(label_of("sparse_cross_entropy", name), labels, prediction, "prediction")
     return emit(_sparse_cross_entropy, labels, prediction, name=name)
 
 
@@ -191,7 +194,7 @@ def softmax_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | No
     Example: >>> loss = flow.nn.softmax_cross_entropy_with_logits(flow.one_hot(labels, 10, dtype=flow.float32), logits)
     """
     what = label_of("softmax_cross_entropy_with_logits", name)
-    want_pair(what, ("labels", labels), ("logits", logits))
+    labels, logits = want_pair(what, ("labels", labels), ("logits", logits))
     want.rank(what, logits, 2)
     return emit(_softmax_cross_entropy, labels, logits, name=name)
 
@@ -223,19 +226,22 @@ def sigmoid_cross_entropy_with_logits(labels: Blob, logits: Blob, name: str | No
     Example: >>> loss = flow.nn.sigmoid_cross_entropy_with_logits(labels, logits)
     """
     what = label_of("sigmoid_cross_entropy_with_logits", name)
-    want.floating(what, want.blob(what, "logits", logits))
-    if not want.blob(what, "labels", labels).dtype.is_integer:
+    labels, logits = in_view(what, want.blob(what, "labels", labels), want.blob(what, "logits", logits))
+    want.floating(what, logits)
+    if not labels.dtype.is_integer:
         want.same_dtype(what, (labels, logits))
     want.same_shape(what, (labels, logits))
     return emit(_sigmoid_cross_entropy, labels, logits, name=name)
 
 
-def want_pair(what: str, *arguments: tuple[str, Any], floating: bool = True) -> None:
-    blobs = [want.blob(what, argument, value) for argument, value in arguments]
+def want_pair(what: str, *arguments: tuple[str, Any], floating: bool = True) -> tuple[Blob, ...]:
+    """The Blobs in the current view, of one dtype and shape."""
+    blobs = in_view(what, *(want.blob(what, argument, value) for argument, value in arguments))
     if floating:
         want.floating(what, blobs[0])
     want.same_dtype(what, blobs)
     want.same_shape(what, blobs)
+    return blobs
 
 
 # --- with margins
@@ -272,7 +278,7 @@ def smooth_l1_loss(prediction: Blob, label: Blob, beta: float = 1.0, name: str |
     Example: >>> loss = flow.smooth_l1_loss(boxes, truth, beta=0.11)
     """
     what = label_of("smooth_l1_loss", name)
-    want_pair(what, ("prediction", prediction), ("label", label))
+    prediction, label = want_pair(what, ("prediction", prediction), ("label", label))
     return emit(_smooth_l1, prediction, label, name=name, beta=want.number(what, "beta", beta, low=0))
 
 
@@ -313,6 +319,6 @@ def combined_margin_loss(x: Blob, label: Blob, m1: float = 1, m2: float = 0, m3:
     """
     what = label_of("combined_margin_loss", name)
     want.rank(what, want.blob(what, "x", x), 2, 2)
-    _want_sparse(what, label, x, "x")
+    label, x = _want_sparse(what, label, x, "x")
     m1, m2, m3 = (want.number(what, argument, value) for argument, value in (("m1", m1), ("m2", m2), ("m3", m3)))
     return emit(_combined_margin, x, label, name=name, m1=m1, m2=m2, m3=m3)

@@ -49,6 +49,39 @@ def test_gradients_of_the_devices_are_added(devices):
         np.testing.assert_allclose(found[name], value, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    "op",
+    [
+        lambda y, z, h: flow.nn.sparse_softmax_cross_entropy_with_logits(y, h),
+        lambda y, z, h: flow.nn.softmax_cross_entropy_with_logits(z, h),
+        lambda y, z, h: flow.nn.sigmoid_cross_entropy_with_logits(z, h),
+        lambda y, z, h: flow.smooth_l1_loss(h, z),
+        lambda y, z, h: flow.nn.MSELoss(h, z, reduction="none"),
+        lambda y, z, h: flow.concat([z, h], axis=1),
+        lambda y, z, h: flow.stack([z, h], axis=1),
+        lambda y, z, h: flow.math.add_n([z, h]),
+        lambda y, z, h: z * h,
+    ],
+)
+def test_logical_tensors_are_split_for_ops_that_also_take_one_per_device(op):
+    rng = np.random.default_rng(0)
+    x, z, y = rng.standard_normal((4, 3)).astype("f"), rng.random((4, 3)).astype("f"), rng.integers(0, 3, 4).astype("i")
+
+    def value(devices):
+        begin(devices)
+
+        @flow.global_function(function_config=mirrored() if devices > 1 else None)
+        def job(
+            x: tp.Numpy.Placeholder((4, 3)), z: tp.Numpy.Placeholder((4, 3)), y: tp.Numpy.Placeholder((4,), dtype=flow.int32)
+        ) -> tp.Numpy:
+            with flow.scope.placement("cpu", f"0:0-{devices - 1}"):
+                return op(y, z, flow.layers.dense(x, 3, kernel_initializer=flow.ones_initializer(), name="dense"))
+
+        return job(x, z, y)
+
+    np.testing.assert_allclose(value(2), value(1), rtol=1e-5)
+
+
 def test_statistics_of_batch_normalization_are_each_devices_own():
     begin(2)
 

@@ -307,7 +307,8 @@ class DeliveryThread(Deliveries):
     def refuse_at_the_end(self, job_name: str) -> None:
         """After the thread has ended, for what exit functions call. Calls of daemon threads wait for a lock, and end with it."""
         if not threading.current_thread().daemon:
-            rule = f"job {job_name!r} was called by an exit function that runs after the library's own: no callback would run"
+            late = "that runs after the library's own: no callback would run, and threads beside the main one cannot call jobs"
+            rule = f"job {job_name!r} was called by an exit function {late}"
             hint = "register the exit function after `import oneflow`, or call a job that returns arrays, on the main thread"
             refuse(CallbackError, rule, hint=hint)
 

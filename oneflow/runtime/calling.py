@@ -99,7 +99,7 @@ def _asynchronous(feeds: Feeds, launch: Launch, delivery: Delivery, window: int,
     def call(args: Sequence[Any]) -> Any:
         arrays = take(args)
         if deliveries.attention:
-            deliveries.before_submitting(delivery.job_name)
+            deliveries.before_call(delivery.job_name, submits=True)
         while True:
             try:
                 result = launch(arrays, delivery)
@@ -117,7 +117,7 @@ def _watched(feeds: Feeds, launch: Launch, delivery: Delivery, window: int) -> C
     def call(args: Sequence[Any]) -> Any:
         arrays = check(args)
         if deliveries.attention:
-            deliveries.before_submitting(delivery.job_name)
+            deliveries.before_call(delivery.job_name, submits=True)
         while True:
             try:
                 result: Result[Any] = launch(arrays, delivery)

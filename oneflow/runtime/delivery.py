@@ -184,10 +184,10 @@ class DeliveryThread(Deliveries):
     def submit(self, delivery: Delivery, results: Any) -> Result[Any]:
         """Queues a dispatched call for delivery. Called with the dispatch lock held, so that the order is that of calls."""
         number = next(self._sequence)
-        thread = get_ident()
+        thread = get_ident() if delivery.gives_handles or delivery.watches else 0
         if delivery.gives_handles:
             self._newest[thread] = number
-        result = queued(delivery, results, number, thread if delivery.gives_handles or delivery.watches else 0)
+        result = queued(delivery, results, number, thread)
         self._pending.append(result)
         if self._asleep or (self.is_dozing and delivery.watches):
             self._wakes.put(None)
@@ -284,28 +284,24 @@ class DeliveryThread(Deliveries):
         queued = [self._pending[i] for i in range(len(self._pending))]
         return any(result.thread and result.thread not in daemons for result in queued + late)
 
-    def before_call(self, job_name: str) -> None:
-        """The first thing that a call does if ``attention`` is set: raises errors that wait, and calls the hook."""
-        if self._stopping and threading.current_thread() is not threading.main_thread():
-            self.refuse_at_the_end(job_name)
+    def before_call(self, job_name: str, *, submits: bool = False) -> None:
+        """The first thing that a call does if ``attention`` is set: raises errors that wait, and calls the hook.
+
+        Raises:
+          CallbackError: a callback failed; or an exit function calls after the thread has ended, and ``submits`` something to it,
+            or runs beside the main thread.
+        """
+        if self._stopping and (submits or threading.current_thread() is not threading.main_thread()):
+            self._refuse_at_the_end(job_name)
         self.raise_error()
         if self._settle is not None and not self.is_current():
             self._settle()
         if self._hook is not None:
             self._hook(job_name)
 
-    def before_submitting(self, job_name: str) -> None:
-        """As ``before_call``, for a call that the thread delivers.
-
-        Raises:
-          CallbackError: it has ended, and the program runs the last exit functions.
-        """
-        if self._stopping:
-            self.refuse_at_the_end(job_name)
-        self.before_call(job_name)
-
-    def refuse_at_the_end(self, job_name: str) -> None:
-        """After the thread has ended, for what exit functions call. Calls of daemon threads wait for a lock, and end with it."""
+    @staticmethod
+    def _refuse_at_the_end(job_name: str) -> None:
+        """For what exit functions call. Calls of daemon threads wait for a lock, and end with it."""
         if not threading.current_thread().daemon:
             late = "that runs after the library's own: no callback would run, and threads beside the main one cannot call jobs"
             rule = f"job {job_name!r} was called by an exit function {late}"

@@ -160,9 +160,9 @@ class Process:
 
     def _finish_work(self) -> None:
         """Waits for what was submitted, what callbacks and exit functions submit included. Ctrl-C leaves promptly."""
-        self._is_interrupted |= getattr(sys, "last_type", None) is KeyboardInterrupt
         if self._forked:
             return
+        self._is_interrupted |= getattr(sys, "last_type", None) is KeyboardInterrupt
         if self._is_interrupted:
             self._finish_saves()
             return

@@ -293,7 +293,7 @@ class OfTheUser:
         (lambda: np.zeros(3), r"has shape \(3,\) as OfTheUser\(\) draws it"),
     ],
 )
-@pytest.mark.parametrize("shape", [(2,), (300, 300)], ids=["small", "on a thread"])
+@pytest.mark.parametrize("shape", [(2,), (300, 300)], ids=["small", "large"])
 def test_a_first_value_that_cannot_be_drawn_is_told_with_the_users_line(made, told, shape):
     @flow.global_function()
     def job() -> tp.Numpy:

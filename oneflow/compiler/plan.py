@@ -327,6 +327,7 @@ def _interface(plan: Plan) -> Plan:
     written = set(plan.assigns) | {v.name for v in plan.trained}
     written |= {v.name for v in graph.variables.values() if v.role == "state"}
     read = {node.attrs["variable"] for node in plan.order if node.op is OP_VARIABLE} - written
+    feeds = (*_step_inputs(plan, roots), *plan.host.boundary)
     x64 = graph.train or any(_may_be_wide(b.node, b) for node in plan.order for b in node.outputs)
     return replace(
         plan,
@@ -338,8 +339,8 @@ def _interface(plan: Plan) -> Plan:
             *((LEARNING_RATES,) if _has_constant_rate(graph) else ()),
             *_prepared_names(plan.prepared),
         ),
-        feeds=(*_step_inputs(plan, roots), *plan.host.boundary),
-        x64=x64 or any(b.dtype.name in ("int64", "float64") for b in plan.host.boundary),
+        feeds=feeds,
+        x64=x64 or any(b.dtype.name in ("int64", "float64") for b in feeds),  # also one that nothing reads
     )
 
 

@@ -164,3 +164,22 @@ def test_the_users_own_jax_keeps_its_dtypes():
     flow.sync_default_session()
     assert seen == [(np.dtype(np.int64), big, before)] * 3
     assert own() == before
+
+
+@pytest.mark.parametrize("name", ["int64", "float64", "int32"])
+def test_an_input_that_nothing_reads(name):
+    @flow.global_function("predict")
+    def job(x: tp.Numpy.Placeholder((3,)), unread: tp.Numpy.Placeholder((2,), getattr(flow, name))) -> tp.Numpy:
+        return flow.math.relu(x)
+
+    @flow.global_function("predict")
+    def late(x: tp.Numpy.Placeholder((3,)), unread: tp.Numpy.Placeholder((2,), getattr(flow, name))) -> tp.Callback[tp.Numpy]:
+        return flow.math.relu(x)
+
+    seen = []
+    x, unread = np.array([-1, 0, 2], np.float32), np.zeros(2, name)
+    for _ in range(3):
+        np.testing.assert_array_equal(job(x, unread), [0, 0, 2])
+        late(x, unread)(seen.append)
+    flow.sync_default_session()
+    np.testing.assert_array_equal(seen, [[0, 0, 2]] * 3)

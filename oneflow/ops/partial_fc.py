@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from .._base.jax import jax, jnp, lax
+from .._base.jax import jax, jnp
 from ..errors import DtypeError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
 from ._arrays import Array
 from ._arrays import label as label_of
 from ._emit import emit_many, fail, op, want
+from ._order import ascending_with_positions
 
 
 def _to_rows(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> tuple[Array, None]:
@@ -32,8 +33,7 @@ def _partial_fc_sample(
     rank = jnp.where(
         occurs, place, each + jax.random.uniform(key, (devices, each), jnp.float32, minval=np.float32(0), maxval=np.float32(1))
     )
-    places = lax.broadcasted_iota(np.int32, rank.shape, 1)
-    chosen = lax.sort((rank, places), dimension=1, num_keys=1)[1][:, :picked]
+    chosen = ascending_with_positions(rank, 1)[1][:, :picked]
     sampled = (chosen + each * jnp.arange(devices, dtype=jnp.int32)[:, None]).reshape(num_sample)
     at = jnp.full((classes,), num_sample, jnp.int32).at[sampled].set(jnp.arange(num_sample, dtype=jnp.int32))
     mapped = jnp.take(at, labels, mode="fill", fill_value=num_sample)

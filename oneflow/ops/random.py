@@ -20,6 +20,7 @@ from ..graph.scopes import mirrored_view_enabled
 from ._arrays import Array, axis_after_removing, dtype_for, is_half, label
 from ._emit import emit, fail, op, want
 from ._names import DefaultName, given_name
+from ._order import ascending_with_positions
 from .dropout import random_mask, want_seed
 
 
@@ -250,15 +251,17 @@ def _categorical(
     if top_k is None and top_p is None:
         drawn = _class_of(key, x)
     else:
-        places = lax.broadcasted_iota(np.int32, x.shape, last)
-        falling, order = lax.sort((lax.neg(x), places), dimension=last, num_keys=1, is_stable=True)
-        x, floor = lax.neg(falling), x.dtype.type(-np.inf)
         if top_k is not None:
-            x = jnp.where(places < top_k, x, floor)
+            size = x.shape[last]
+            x, order = lax.top_k(x, min(top_k, size) if isinstance(size, int) else top_k)
+        else:
+            falling, order = ascending_with_positions(lax.neg(x), last)
+            x = lax.neg(falling)
         if top_p is not None:  # the smallest set of the most likely classes that has this probability, at least one class
-            shares = jax.nn.softmax(x, last)  # -inf has none
+            shares = jax.nn.softmax(x, last)
             before = lax.sub(lax.cumsum(shares, last), shares)
-            x = jnp.where((before < x.dtype.type(top_p)) | (places == 0), x, floor)
+            is_first = lax.eq(lax.broadcasted_iota(np.int32, x.shape, last), np.int32(0))
+            x = jnp.where((before < x.dtype.type(top_p)) | is_first, x, x.dtype.type(-np.inf))
         chosen = _class_of(key, x)
         drawn = jnp.take_along_axis(order, lax.expand_dims(chosen, (last,)), last, mode="clip")[..., 0]
     return lax.reshape(drawn, (1,)) if drawn.ndim == 0 else drawn

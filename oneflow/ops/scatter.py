@@ -16,6 +16,7 @@ from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob, ValidLength
 from ._arrays import Array, dtype_for, is_half, label, like, select
 from ._emit import emit, emit_many, fail, op, want
+from ._order import ascending_with_positions
 from .elementwise import cast
 from .indexing import coordinates, coordinates_add, coordinates_gather, index_blob
 
@@ -241,7 +242,7 @@ def _groups(x: Array) -> tuple[Array, Array, Array]:
     if not x.size:
         none = lax.full((0,), 0, np.int32)
         return none, none, lax.full((0,), False)
-    sorted_x, origin = lax.sort((x, lax.iota(np.int32, x.size)), 0, is_stable=True, num_keys=1)
+    sorted_x, origin = ascending_with_positions(x, 0)
     changes = lax.ne(lax.slice(sorted_x, (1,), (x.size,)), lax.slice(sorted_x, (0,), (x.size - 1,)))
     begins = lax.concatenate([lax.full((1,), True), changes], 0)
     group = lax.sub(lax.cumsum(lax.convert_element_type(begins, np.int32)), np.int32(1))
@@ -306,7 +307,7 @@ def _unique_with_counts(x: Array, *, to: np.dtype) -> tuple[Array, Array, Array,
     firsts = _column(select(begins, group, np.int32(size)))
     place = coordinates_add(lax.full((size,), 0, np.int32), firsts, origin, 1)  # where each group appears first
     exists = lax.lt(lax.iota(np.int32, size), lax.add(lax.reduce_max(group, (0,)), np.int32(1)))
-    place, order = lax.sort((select(exists, place, np.int32(size)), lax.iota(np.int32, size)), 0, num_keys=1)
+    place, order = ascending_with_positions(select(exists, place, np.int32(size)), 0)
     rank = coordinates_add(lax.full((size,), 0, np.int32), _column(order), lax.iota(np.int32, size), 1)
     mine = coordinates_gather(rank, _column(group), 1)  # the number of each sorted element's group, by first appearance
     index = coordinates_add(lax.full((size,), 0, np.int32), _column(origin), mine, 1)

@@ -8,8 +8,9 @@ from .._base.dtype import int8
 from .._base.jax import lax
 from ..errors import DtypeError, ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, axis_after_removing, label
+from ._arrays import Array, axis_after_removing, label, like
 from ._emit import emit, emit_bounded, fail, op, want
+from ._order import ascending, ascending_with_positions
 
 
 @op("argmax", nondifferentiable=True)
@@ -39,23 +40,19 @@ def argmax(input: Blob, axis: int = -1, name: str | None = None) -> Blob:
     return y
 
 
-def _positions(x: Array, axis: int) -> Array:
-    return lax.broadcasted_iota(np.int32, x.shape, axis)
-
-
 @op("sort")
 def _sort(x: Array, *, axis: int, descending: bool) -> Array:
-    y = lax.sort(x, axis)
+    y = ascending(x, axis)
     return lax.rev(y, (axis,)) if descending else y
 
 
 @op("argsort", nondifferentiable=True)
 def _argsort(x: Array, *, axis: int, descending: bool) -> Array:
-    pair: tuple[Array, ...] = (x, _positions(x, axis))
-    if descending:  # reversed before and after, a stable sort leaves equal values in their order
-        pair = tuple(lax.rev(a, (axis,)) for a in pair)
-    order = lax.sort(pair, axis, is_stable=True, num_keys=1)[1]
-    return lax.rev(order, (axis,)) if descending else order
+    if not descending:
+        return ascending_with_positions(x, axis)[1]
+    # reversed before and after, a stable sort leaves equal values in their order
+    order = lax.rev(ascending_with_positions(lax.rev(x, (axis,)), axis)[1], (axis,))
+    return like(x.shape[axis] - 1, order) - order
 
 
 def _descending(what: str, direction: str) -> bool:

@@ -17,6 +17,7 @@ TABLE = floats(4, 5, 3)
 MASK = np.array([[1, 0, 2], [0, -1, 0]], np.int32)
 IDS = np.array([[3, 0], [1, 3], [2, 2]], np.int32)
 TIES = np.array([[1.0, 3, 3, 0], [2, 2, -1, 2]])
+SPECIAL = np.array([3, np.nan, 0.0, -0.0, -np.inf, 1e-40, -np.nan, -1e-40, 0.0, np.inf, -3, -0.0])  # of both signs, and subnormal
 
 
 def _rows(table: Any, ids: Any, axis: int = 0) -> Any:
@@ -122,7 +123,7 @@ ROWS = [
             "int64"), dtypes=["float64"], grad=False, half=False),
     Row("unique_with_counts", lambda x: unique_with_counts(x)[1:],
         lambda x: (np.array([0, 1, 0, 2, 1, 0]), np.array([3, 2, 1, 0, 0, 0]), np.array([3])), [np.array([7.0, 2, 7, 9, 2, 7])],
-        out=("int32",) * 3, grad=False),
+        out=("int32",) * 3, grad=False, wide=True),
     Row("unique_with_counts values", lambda x: unique_with_counts(x, flow.int64)[0][:3], lambda x: np.array([7, 2, 9]),
         [np.array([7, 2, 7, 9, 2, 7])], dtypes=("int32",), grad=False, wide=True),
     # --- order
@@ -132,10 +133,13 @@ ROWS = [
     Row("sort", flow.sort, np.sort, [floats(3, 4)], dtypes=NUMBERS),
     Row("sort descending", lambda x: flow.sort(x, 0, "DESCENDING"), lambda x: np.sort(x, 0)[::-1], [floats(3, 4)],
         dtypes=NUMBERS),
-    Row("argsort", flow.argsort, lambda x: np.argsort(x, -1, stable=True), [TIES], dtypes=NUMBERS, out="int32", grad=False),
+    Row("argsort", flow.argsort, lambda x: np.argsort(x, -1, stable=True), [TIES], dtypes=NUMBERS, out="int32", grad=False,
+        wide=True),
     Row("argsort descending", lambda x: flow.argsort(x, 1, "DESCENDING"), lambda x: np.argsort(-x, 1, stable=True), [TIES],
-        dtypes=NUMBERS,
-        out="int32", grad=False),
+        dtypes=NUMBERS, out="int32", grad=False, wide=True),
+    Row("sort of special values", flow.sort, np.sort, [SPECIAL], grad=False),
+    Row("argsort of special values", flow.argsort, lambda x: np.argsort(x, stable=True), [SPECIAL], out="int32", grad=False,
+        wide=True),
     Row("top_k", lambda x: m.top_k(x, k=3), lambda x: np.argsort(-x, 1, stable=True)[:, :3], [TIES], dtypes=NUMBERS,
         out="int32", grad=False),
     Row("top_k axis", lambda x: m.top_k(x, 0, 5), lambda x: np.argsort(-x, 0, stable=True), [TIES], out="int32", grad=False),

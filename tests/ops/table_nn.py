@@ -130,6 +130,7 @@ ROWS = [
         out="int32",
         grad=False,
         half=False,
+        wide=True,
     ),
     Row("stop_gradient", flow.stop_gradient, lambda x: x, [X], grad=False),
     Row("permutation", random.generate_random_batch_permutation_indices, None, [X], out="int32", grad=False),

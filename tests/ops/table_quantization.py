@@ -117,7 +117,7 @@ def _first_classes(weight, label):
 ROWS.append(
     Row("distributed_partial_fc_sample", _first_classes,
         lambda w, y: (np.array([1, 0, 1, 2]), np.array([1, 4, 6]), w[[1, 4, 6]]), [floats(8, 2), LABELS],
-        out=("int32", "int32", "same"), grad=False)
+        out=("int32", "int32", "same"), grad=False, wide=True)
 )  # fmt: skip
 GRADIENTS.append(
     Gradient("distributed_partial_fc_sample", lambda w, y: flow.distributed_partial_fc_sample(w, y, 3)[2],

@@ -104,7 +104,7 @@ def _compiler(cache: str, sanitize: str):  # type: ignore[no-untyped-def]
         found = sanitizing_compiler()
         if found is None:
             raise RuntimeError("sanitizers need clang++ or g++ on this machine")
-        compile_ = [found, "-g1", "-O1", f"-fsanitize={SANITIZERS[sanitize]}", "-fno-omit-frame-pointer"]
+        compile_ = [found, "-g1", "-O0", f"-fsanitize={SANITIZERS[sanitize]}", "-fno-omit-frame-pointer"]
     else:
         compile_ = [sys.executable, "-m", "ziglang", "c++", "-target", f"x86_64-linux-gnu.{GLIBC}", "-O3", "-s"]
     # a product and a sum of vectors are rounded once where the source says so, by whatever compiler

@@ -56,6 +56,11 @@ class dtype:
         return self.is_floating_point or self.is_complex or self.name in ("char", "int8", "int16", "int32", "int64", "int128")
 
     @property
+    def is_64_bit(self) -> builtins.bool:
+        """Whether arrays have it only in JAX's 64-bit mode."""
+        return self.name in ("int64", "uint64", "float64", "complex128")
+
+    @property
     def bytes(self) -> builtins.int:
         """The size of one element in bytes."""
         return self.numpy_dtype.itemsize
@@ -117,7 +122,7 @@ complex128 = dtype("complex128", 21, np.dtype(np.complex128))
 NEWER = (bool, uint16, uint32, uint64, uint128, int16, int128, complex32, complex64, complex128)
 
 _BY_NAME = {d.name: d for d in (*_ALL, *NEWER)}
-_NEWER_BY_NUMPY = {np.dtype(np.bool_): bool}
+_NEWER_BY_NUMPY = {d.numpy_dtype: d for d in NEWER if d._numpy is not None}
 _BY_NUMPY = {d.numpy_dtype: d for d in (float16, float32, float64, int8, int32, int64, uint8)}
 
 PROTO_NAMES = {

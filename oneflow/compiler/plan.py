@@ -340,7 +340,7 @@ def _interface(plan: Plan) -> Plan:
             *_prepared_names(plan.prepared),
         ),
         feeds=feeds,
-        x64=x64 or any(b.dtype.name in ("int64", "float64") for b in feeds),  # also one that nothing reads
+        x64=x64 or any(b.dtype.is_64_bit for b in feeds),  # also one that nothing reads
     )
 
 
@@ -357,8 +357,8 @@ def _step_inputs(plan: Plan, roots: Sequence[Blob]) -> list[Blob]:
 def _may_be_wide(node: Node, blob: Blob) -> bool:
     """Whether computing ``blob`` may involve 64-bit values; integer ops use them internally, for sums for example."""
     if blob.dtype.is_integer:
-        return blob.dtype.name == "int64" or node.op is not OP_INPUT
-    return blob.dtype.name == "float64"
+        return blob.dtype.is_64_bit or node.op is not OP_INPUT
+    return blob.dtype.is_64_bit
 
 
 def _mirrored_view(plan: Plan) -> Plan:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
+from .._base import tensors
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 
@@ -46,22 +46,13 @@ def as_array(value: Any, what: str = "a batch") -> np.ndarray:
 
 
 def _converted(value: Any) -> np.ndarray:
-    if hasattr(value, "detach") and hasattr(value, "cpu"):
-        return _of_torch(value)
+    if tensors.is_tensor(value):
+        return tensors.array_of(value)
     if hasattr(value, "to_numpy"):
         return np.asarray(value.to_numpy())
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         return np.from_dlpack(value)
     return np.asarray(value)
-
-
-def _of_torch(tensor: Any) -> np.ndarray:
-    tensor = tensor.detach().cpu()
-    if str(tensor.dtype) == "torch.bfloat16":  # NumPy has no such type of its own
-        import ml_dtypes
-
-        return np.asarray(tensor.view(sys.modules["torch"].int16).numpy().view(ml_dtypes.bfloat16))
-    return np.asarray(tensor.numpy())
 
 
 def _refuse_kind(value: Any, what: str) -> None:

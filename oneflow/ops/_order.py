@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .._base.jax import jax, jnp, lax
@@ -50,10 +52,27 @@ def _with_positions(x: Array, axis: int, *, zeros_are_equal: bool) -> tuple[Arra
         ranks = lax.convert_element_type(lax.shift_right_arithmetic(both, np.int64(_POSITION_BITS)), ranks.dtype)
         return _values(ranks, x.dtype) if _is_float(x) else ranks, lax.convert_element_type(both, np.int32)
 
+    def ranked(x: Array) -> tuple[Array, Array]:
+        ranks, at = pairs(_ranks(x, zeros_are_equal=zeros_are_equal))
+        return _values(ranks, x.dtype), at
+
     has_int64 = jax.dtypes.canonicalize_dtype(np.int64).itemsize == 8  # not outside JAX's 64-bit mode
-    if x.dtype.itemsize > 4 or x.dtype == np.uint32 or not has_int64:
-        return pairs(x)
-    return lax.platform_dependent(x, cpu=packed, default=pairs)
+    if x.dtype.itemsize <= 4 and x.dtype != np.uint32 and has_int64:
+        return lax.platform_dependent(x, cpu=packed, default=pairs)
+    return ranked(x) if _is_float(x) else pairs(x)
+
+
+def largest(x: Array, k: Any) -> tuple[Array, Array]:
+    """The k largest values along the last axis, and their positions, int32; zeros of both signs are equal, NaNs the largest."""
+    if isinstance(k, int) and k == 1:
+        at = lax.expand_dims(lax.argmax(x, x.ndim - 1, np.int32), (x.ndim - 1,))
+        return jnp.take_along_axis(x, at, x.ndim - 1, mode="promise_in_bounds"), at
+    if _is_float(x):  # lax.top_k compares bits: 0 is larger than -0, and a NaN whose sign bit is set the smallest of all
+        bits = lax.bitcast_convert_type(x, np.dtype(f"int{x.dtype.itemsize * 8}"))
+        is_negative_zero = lax.eq(bits, bits.dtype.type(np.iinfo(bits.dtype).min))
+        x = jnp.where(is_negative_zero, x.dtype.type(0), jnp.where(lax.ne(x, x), x.dtype.type(np.nan), x))
+    values, at = lax.top_k(x, k)
+    return values, at
 
 
 def _is_float(x: Array) -> bool:

@@ -498,7 +498,7 @@ def assign(ref: Any, value: Any, dtype: Any = None, name: str | None = None) -> 
       value: Blob of the variable's shape and dtype; it receives no gradient from this.
       dtype: not used.
       name: not used.
-    Raises: ArgumentError (ref is not a variable), ShapeError, DtypeError.
+    Raises: ArgumentError (ref is not a variable), ShapeError, DtypeError; TrainError where the job also trains the variable.
     Example: >>> flow.assign(counter, counter + 1)
     """
     what = label("assign", name)

@@ -20,7 +20,7 @@ from ..graph.scopes import mirrored_view_enabled
 from ._arrays import Array, axis_after_removing, dtype_for, is_half, label
 from ._emit import emit, fail, op, want
 from ._names import DefaultName, given_name
-from ._order import ascending_with_positions
+from ._order import ascending_with_positions, largest
 from .dropout import random_mask, want_seed
 
 
@@ -253,7 +253,7 @@ def _categorical(
     else:
         if top_k is not None:
             size = x.shape[last]
-            x, order = lax.top_k(x, min(top_k, size) if isinstance(size, int) else top_k)
+            x, order = largest(x, min(top_k, size) if isinstance(size, int) else top_k)
         else:
             falling, order = ascending_with_positions(lax.neg(x), last)
             x = lax.neg(falling)

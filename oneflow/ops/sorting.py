@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from .._base.dtype import int8
-from .._base.jax import lax
+from .._base.jax import jnp, lax
 from ..errors import DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, axis_after_removing, label, like
 from ._emit import emit, emit_bounded, fail, op, want
-from ._order import ascending, ascending_with_positions
+from ._order import ascending, ascending_with_positions, largest
 
 
 @op("argmax", nondifferentiable=True)
@@ -94,8 +94,9 @@ def argsort(input: Blob, axis: int = -1, direction: str = "ASCENDING", name: str
 @op("top_k", nondifferentiable=True)
 def _top_k(x: Array, *, axis: int, k: int) -> Array:
     size = x.shape[axis]
-    order = lax.top_k(x, min(k, size) if isinstance(size, int) else k, axis=axis)[1]
-    return lax.convert_element_type(order, np.int32)
+    last = x.ndim - 1
+    order = largest(jnp.moveaxis(x, axis, last), min(k, size) if isinstance(size, int) else k)[1]
+    return jnp.moveaxis(lax.convert_element_type(order, np.int32), last, axis)
 
 
 def top_k(input: Blob, axis: int = -1, k: int = 1, sorted: bool = True, name: str | None = None) -> Blob:

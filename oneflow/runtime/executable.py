@@ -203,7 +203,7 @@ class Executable:
             return
         function = direct or compiled
         self.launcher.function = Stateless(function, self.plan) if self._meshes is None and is_stateless(self.plan) else function
-        self.launcher.x64 = any(np.dtype(a.dtype).itemsize == 8 for a in jax.tree.leaves(self._feeds_given))
+        self.launcher.x64 = any(np.dtype(a.dtype).itemsize >= 8 for a in jax.tree.leaves(self._feeds_given))
 
     @property
     def function(self) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .._base import tensors
 from .._base.refuse import shown
 from .._base.source import caller
 from ..errors import FeedDtypeError, FeedError, FeedShapeError
@@ -58,12 +59,16 @@ def as_array(value: Any) -> np.ndarray | None:
         return np.asarray(value)
     if isinstance(value, (bool, int, float, np.generic, list, tuple)):
         return np.asarray(value)
-    if callable(getattr(value, "detach", None)):  # a tensor of PyTorch: one that needs a gradient does not export itself
-        value = value.detach()
+    if tensors.is_tensor(value):
+        return tensors.array_of(value)
     if callable(getattr(value, "__dlpack_device__", None)) and value.__dlpack_device__()[0] == _DLPACK_CPU:
         with contextlib.suppress(BufferError, TypeError, RuntimeError):  # bfloat16 for example, which NumPy does not know
             return np.from_dlpack(value)
     return np.asarray(value) if hasattr(value, "__array__") else None
+
+
+def _spelled(kind: np.dtype) -> str:
+    return f"{'ml_dtypes' if kind.name == 'bfloat16' else 'np'}.{kind.name}"
 
 
 class Feeds:
@@ -278,7 +283,7 @@ class Feeds:
         else:
             why = " of dtype object" if array is arg else ""
         if array is None or array.dtype == object:
-            hint = f"feed np.asarray(value, np.{spec.dtype.numpy_dtype.name}) of shape {spec.shape}"
+            hint = f"feed np.asarray(value, {_spelled(spec.dtype.numpy_dtype)}) of shape {spec.shape}"
             rule = f"input {spec.label!r} must be an array or something that is made one, got {type(arg).__name__}{why}"
             self._fail(FeedError, rule, hint, spec)
         return array
@@ -292,10 +297,10 @@ class Feeds:
         fits |= array.dtype.name == "bfloat16" and target.kind == "f"
         if not fits and array.dtype != target:
             self._fail(FeedDtypeError, f"input {spec.label!r} must be {target}, got {array.dtype}",
-                       f"convert with array.astype(np.{target.name})", spec)  # fmt: skip
+                       f"convert with array.astype({_spelled(target)})", spec)  # fmt: skip
         with np.errstate(over="ignore"):
             converted = array.astype(target)
-        narrower = target.kind == "f" and np.isinf(converted).sum() != np.isinf(array).sum()
+        narrower = spec.dtype.is_floating_point and np.isinf(converted).sum() != np.isinf(array).sum()
         if narrower or (target.kind in "iu" and not np.array_equal(converted, array)):
             self._fail(
                 FeedDtypeError,

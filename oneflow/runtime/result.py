@@ -137,6 +137,7 @@ class Result(Record, concurrent.futures.Future[T]):
     # make a lock and a condition, which takes longer than the rest of a small call: see ``_waiters_of``
     _value: Any = _UNSET
     _error: BaseException | None = None
+    _has_value: bool = False  # the error is that of a watch handler
     _callback: Callable[[T], object] | None = None
     _listeners: list[Callable[[Result[T]], object]] | None = None
     _registered = False
@@ -391,13 +392,9 @@ class Result(Record, concurrent.futures.Future[T]):
                 self._wake()  # an interrupt may have come in between
             return
         if self.delivery.watches and self._error is None:
-            try:
-                with nullcontext() if self.delivery.scope is None else self.delivery.scope():
-                    for watch, array in zip(self.delivery.watches, self._results[1], strict=True):
-                        self._hand_over(watch, array)
-            except BaseException as error:
-                self._error = error
-                self._report(error)
+            with nullcontext() if self.delivery.scope is None else self.delivery.scope():
+                for watch, array in zip(self.delivery.watches, self._results[1], strict=True):
+                    self._hand_over(watch, array)
         self.passed = True
         if self.is_touched:
             self.tell()
@@ -427,6 +424,10 @@ class Result(Record, concurrent.futures.Future[T]):
         if deliverer.enter_user_code():
             try:
                 watch.deliver(array)
+            except BaseException as error:
+                self._has_value = True
+                self._error = self._error or error
+                self._report(error)
             finally:
                 deliverer.leave_user_code()
 
@@ -443,7 +444,7 @@ class Result(Record, concurrent.futures.Future[T]):
         callback = self._callback
         if callback is not None:
             self._callback = None
-            if self._error is None:  # else there is no value to deliver, and it was reported
+            if self._error is None or self._has_value:  # else there is no value to deliver, and it was reported
                 try:
                     results = self._results
                     if self._value is _UNSET:

@@ -217,6 +217,7 @@ class Session:
 
     def read(self, names: Any = None) -> dict[str, np.ndarray]:
         """Copies of the current values, all of one moment, after everything submitted."""
+        names = None if names is None else list(names)
         self.check_open(names[0] if names is not None and len(names) == 1 else "")
         process.delivery.drain()
         with self.store.lock:

@@ -416,3 +416,21 @@ def test_sums_of_16_bits_are_rounded_once(package: Any) -> None:
     job(x)
     flow.sync_default_session()
     assert gradients[0] == expected
+
+
+@pytest.mark.parametrize("name", ["int16", "uint16", "uint32", "uint64", "complex64", "complex128"])
+def test_further_dtypes_are_fed_computed_with_and_returned(name: str) -> None:
+    kind = getattr(sc, name)
+
+    @sc.global_function()
+    def job(
+        x: tp.Numpy.Placeholder((3,), kind), unread: tp.Numpy.Placeholder((2,), kind), y: tp.Numpy.Placeholder((2,))
+    ) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy, tp.Numpy]:
+        return x, flow.identity(x), flow.reshape(x, (1, 3)), y
+
+    x = np.array([3, 1, 2]).astype(name)
+    for _ in range(2):
+        results = job(x, x[:2], np.ones(2, np.float32))
+        assert [r.dtype.name for r in results] == [name] * 3 + ["float32"]
+        for result in results[:3]:
+            np.testing.assert_array_equal(result.reshape(3), x)

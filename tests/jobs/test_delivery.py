@@ -476,3 +476,45 @@ def test_an_interrupt_while_a_call_waits_for_room_shows_nothing_else(monkeypatch
     finally:
         go_on.set()
     flow.sync_default_session()
+
+
+def failing_handlers(seen):
+    def fails(value):
+        raise ValueError("mine")
+
+    def body(x):
+        flow.watch(x, lambda value: seen.append("first"))
+        flow.watch(x + 1, fails)
+        flow.watch(x + 2, lambda value: seen.append("last"))
+        return x * 2
+
+    return body
+
+
+def test_a_handler_that_raises_keeps_nothing_else_of_its_call_from_running(capfd):
+    seen = []
+    body = failing_handlers(seen)
+
+    @flow.global_function()
+    def late(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        return body(x)
+
+    late(ONE)(lambda value: seen.append(float(value[0])))
+    with pytest.raises(flow.errors.CallbackError, match="mine"):
+        flow.sync_default_session()
+    assert seen == ["first", "last", 2.0]
+    assert capfd.readouterr().err.count("ValueError: mine") == 1
+
+
+def test_a_synchronous_call_raises_the_error_of_its_handler_when_all_have_run(capfd):
+    seen = []
+    body = failing_handlers(seen)
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        return body(x)
+
+    for _ in range(2):
+        with pytest.raises(flow.errors.CallbackError, match="mine"):
+            job(ONE)
+    assert seen == ["first", "last"] * 2

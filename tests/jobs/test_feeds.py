@@ -81,3 +81,24 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(value):
     with pytest.raises(flow.errors.FeedError, match="(?s)input 'y'.*test_feeds.py"):
         add(X, value)
     np.testing.assert_array_equal(add(X, [0, 0]), X)
+
+
+@pytest.mark.parametrize("dtype", [flow.float16, flow.bfloat16, flow.float32], ids=str)
+def test_a_finite_value_does_not_become_infinite(dtype):
+    @flow.global_function()
+    def same(x: tp.Numpy.Placeholder((2,), dtype)) -> tp.Numpy:
+        return flow.cast(x, flow.float32)
+
+    with pytest.raises(flow.errors.FeedDtypeError, match="outside its range"):
+        same(np.array([1.0, 1e300]))
+    np.testing.assert_array_equal(same(np.array([1.0, np.inf])), [1, np.inf])
+
+
+def test_a_bfloat16_tensor_of_pytorch():
+    torch = pytest.importorskip("torch")
+
+    @flow.global_function()
+    def same(x: tp.Numpy.Placeholder((2,), flow.bfloat16)) -> tp.Numpy:
+        return flow.cast(x, flow.float32)
+
+    np.testing.assert_array_equal(same(torch.tensor([1.5, -2.0], dtype=torch.bfloat16, requires_grad=True)), [1.5, -2.0])

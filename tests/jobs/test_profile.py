@@ -176,3 +176,11 @@ def test_wrong_use():
 
     with pytest.raises(ModeError, match="inside the body"):
         inside(np.ones(2, np.float32))
+
+
+def test_a_job_with_one_variable():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((64, 128))) -> tp.Numpy:
+        return x * flow.get_variable("scale", (128,), initializer=flow.ones_initializer())
+
+    assert "Multiply_0" in [row.name for row in job.profile(X, steps=2).rows]

@@ -351,3 +351,36 @@ def test_a_handle_of_a_closed_session_says_so():
     with pytest.raises(flow.errors.ModeError, match="variable 'v' has no value any more") as caught:
         handle.numpy()
     assert "your line" in str(caught.value) and "handle.numpy()" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["v", "v-momentum", "System-Train-TrainStep-job"])
+@pytest.mark.parametrize("assign_first", [True, False])
+def test_a_call_stores_one_value(name, assign_first):
+    @flow.global_function("train")
+    def job(x: tp.Numpy.Placeholder((1,))) -> tp.Numpy:
+        v = flow.get_variable("v", (1,), initializer=flow.ones_initializer())
+        dtype = flow.int64 if "Step" in name else flow.float32
+        ref = v if name == "v" else flow.get_variable(name, (1,), dtype, flow.zeros_initializer(), trainable=False)
+        if assign_first:
+            flow.assign(ref, flow.zeros_like(ref))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0.9).minimize(v * x)
+        if not assign_first:
+            flow.assign(ref, flow.zeros_like(ref))
+        return x
+
+    with pytest.raises(flow.errors.TrainError, match=r"(?s)one value would be lost.*test_variables\.py:\d+   flow\.assign"):
+        job(np.ones(1, np.float32))
+
+
+def test_a_trained_variable_of_the_name_of_an_optimizers_state():
+    @flow.global_function("train")
+    def job(x: tp.Numpy.Placeholder((1,))) -> tp.Numpy:
+        a = flow.get_variable("a", (1,), initializer=flow.ones_initializer())
+        b = flow.get_variable("a-momentum", (1,), initializer=flow.ones_initializer())
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0.9).minimize(a * b * x)
+        return x
+
+    with pytest.raises(
+        flow.errors.VariableConflictError, match="(?s)keeps the optimizer's state of 'a'.*your line"
+    ):
+        job(np.ones(1, np.float32))

@@ -18,6 +18,7 @@ MASK = np.array([[1, 0, 2], [0, -1, 0]], np.int32)
 IDS = np.array([[3, 0], [1, 3], [2, 2]], np.int32)
 TIES = np.array([[1.0, 3, 3, 0], [2, 2, -1, 2]])
 SPECIAL = np.array([3, np.nan, 0.0, -0.0, -np.inf, 1e-40, -np.nan, -1e-40, 0.0, np.inf, -3, -0.0])  # of both signs, and subnormal
+LARGE = np.where(abs(SPECIAL) == 1e-40, 0, SPECIAL)
 
 
 def _rows(table: Any, ids: Any, axis: int = 0) -> Any:
@@ -143,6 +144,10 @@ ROWS = [
     Row("top_k", lambda x: m.top_k(x, k=3), lambda x: np.argsort(-x, 1, stable=True)[:, :3], [TIES], dtypes=NUMBERS,
         out="int32", grad=False),
     Row("top_k axis", lambda x: m.top_k(x, 0, 5), lambda x: np.argsort(-x, 0, stable=True), [TIES], out="int32", grad=False),
+    Row("top_k of special values", lambda x: m.top_k(x, k=11), lambda x: np.array([1, 6, 9, 0, 2, 3, 5, 7, 8, 11, 10]), [LARGE],
+        out="int32", grad=False),
+    Row("top_k of ties", lambda x: m.top_k(x, k=1), lambda x: np.array([[0], [1]]), [np.array([[-0.0, 0.0, -1], [1, np.nan, 2]])],
+        out="int32", grad=False),
     Row("in_top_k", lambda p, t: m.in_top_k(t, p, 1), lambda p, t: np.array([1, 0, 0, 0]),
         [np.array([[1.0, 3, 3], [2, 1, 0], [1, 2, 3], [np.inf, 0, 0]]),
             np.array([2, 1, 3, 0], np.int32)], out="int8", grad=False),

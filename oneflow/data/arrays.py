@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base import tensors
+from .._base.arrays import array_of, is_tensor
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 
@@ -46,8 +46,8 @@ def as_array(value: Any, what: str = "a batch") -> np.ndarray:
 
 
 def _converted(value: Any) -> np.ndarray:
-    if tensors.is_tensor(value):
-        return tensors.array_of(value)
+    if is_tensor(value):
+        return array_of(value)
     if hasattr(value, "to_numpy"):
         return np.asarray(value.to_numpy())
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):

@@ -5,6 +5,7 @@ An input has ``len()``, ``records(begin, end)`` (serialised OFRecords), and ``id
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -70,8 +71,21 @@ class ImageFolder:
             "folder": str(self.folder.resolve()),
             "count": len(entries),
             "names": self.names,
+            "entries": self._digest(),
             **labels,
         }
+
+    def _digest(self) -> str:
+        """Of the images' paths, labels, sizes and times."""
+        digest = hashlib.blake2b(digest_size=16)
+        for path, _, label in self.entries:
+            try:
+                status = os.stat(self.folder / path)
+                of_file = f"{status.st_size} {status.st_mtime_ns}"
+            except OSError:  # it is told when it is read
+                of_file = ""
+            digest.update(f"{path}\0{label}\0{of_file}\n".encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
 
     def _from_folders(self) -> list[tuple[str, str]]:
         found = [
@@ -187,8 +201,25 @@ class Arrays:
             refuse(DataError, "all arrays must have the same number of samples", found=[("arrays", str(sizes))], hint=hint)
         self.size = next(iter(sizes.values()))
         self.kinds = {name: "png" if name in png else _kind_of(name, array) for name, array in self.arrays.items()}
+        self._check_images(png)
         self.arrays = {name: a.astype(np.int32) if a.dtype == bool else a for name, a in self.arrays.items()}
         self.identity |= {"kinds": self.kinds, "count": self.size}
+        if "file" in self.identity:
+            self.identity["features"] = wanted
+        else:
+            self.identity["digests"] = {name: _digest_of(array) for name, array in self.arrays.items()}
+
+    def _check_images(self, png: Sequence[str]) -> None:
+        for name in png:
+            if name not in self.arrays:
+                refuse(
+                    DataError, f"feature {name!r}, which png= names, does not exist", found=[("features", ", ".join(self.arrays))]
+                )
+            array = self.arrays[name]
+            is_image = array.ndim == 3 or (array.ndim == 4 and array.shape[3] in (1, 3, 4))
+            if array.dtype not in (np.uint8, np.uint16) or not is_image:
+                rule = f"feature {name!r} cannot be stored as PNG: it is {array.dtype} of shape {array.shape}"
+                refuse(DataError, rule, hint="images are uint8 of shape (n, height, width) or (n, height, width, 3)")
 
     def __len__(self) -> int:
         return self.size
@@ -207,6 +238,13 @@ class Arrays:
             case "text":
                 return "bytes", [v.encode() if isinstance(v, str) else bytes(v) for v in np.asarray(value).reshape(-1).tolist()]
         return kind, np.asarray(value).reshape(-1).tolist()
+
+
+def _digest_of(array: np.ndarray) -> str:
+    digest = hashlib.blake2b(f"{array.dtype.str} {array.shape}".encode(), digest_size=16)
+    for row in array:
+        digest.update(np.ascontiguousarray(row).tobytes())
+    return digest.hexdigest()
 
 
 def _load_npz(path: PathLike) -> dict[str, np.ndarray]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pickle
 import signal
+import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
 
 import numpy as np
 
 from .._base import check
 from .._base.refuse import refuse, shown
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError, DataError, ShapeError
 from .arrays import as_array, is_array, is_frame
 from .epoch import EpochArray
 from .transforms import Composed
@@ -169,6 +170,10 @@ class ArrayLoader:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
+        except BrokenExecutor as error:  # of processes
+            self._processes = None  # the next pass starts others
+            rule = "a worker process of an ArrayLoader ended before it returned its batch: it was killed, or left by itself"
+            raise DataError(f'{rule}\n  try        worker_type="thread", or less memory for each worker') from error
         finally:
             for future in waiting:
                 future.cancel()
@@ -192,7 +197,7 @@ class ArrayLoader:
 
         def submit(number: int) -> Future[Any]:
             seed = (self.seed, epoch, number, self._shard)
-            return processes.submit(_transformed, self.transform, self._taken(order, number), seed, number, epoch)
+            return processes.submit(_transformed_elsewhere, self.transform, self._taken(order, number), seed, number, epoch)
 
         return processes, submit
 
@@ -292,6 +297,18 @@ def _transformed(transform: Transform | None, batch: Any, seed: tuple[int, ...],
         return transform(batch, np.random.default_rng(seed))
     except Exception as error:
         error.add_note(f"in the transform of an ArrayLoader, batch {number} of pass {epoch}")
+        raise
+
+
+def _transformed_elsewhere(transform: Transform | None, batch: Any, seed: tuple[int, ...], number: int, epoch: int) -> Any:
+    """In a worker process, whose exceptions must survive the way back."""
+    try:
+        return _transformed(transform, batch, seed, number, epoch)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            raise RuntimeError("".join(traceback.format_exception(error))) from None
         raise
 
 

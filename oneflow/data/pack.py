@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
@@ -63,7 +64,7 @@ def pack(
       parts: number of files; at most the number of records.
       prefix, suffix_length: of their names, as for readers.
       workers: threads; None: one per core.
-      overwrite: whether to replace parts made of something else.
+      overwrite: whether to replace all parts that are there, also those beyond the new number, and those made of the same input.
       progress: whether to show a progress bar.
     Raises:
       ArgumentError: more parts than records.
@@ -137,7 +138,7 @@ def _prepare(folder: str, paths: list[str], identity: dict[str, Any], overwrite:
     """Keeps parts of the same input, refuses or removes others, and writes the manifest."""
     manifest = os.path.join(folder, MANIFEST)
     wanted = json.loads(json.dumps(identity))
-    found = None
+    found: Any = None
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads(read_regular(manifest, _MOST_MANIFEST))
     there = [path for path in paths if os.path.exists(path)]
@@ -146,8 +147,8 @@ def _prepare(folder: str, paths: list[str], identity: dict[str, Any], overwrite:
             DataError, f"{folder!r} holds parts that were made of something else", found=[("file", there[0])],
             hint="choose another directory, or overwrite=True (--overwrite) to replace them",
         )  # fmt: skip
-    if overwrite and found != wanted:
-        for path in there:
+    if overwrite:
+        for path in {*there, *_parts_there(folder, wanted), *(_parts_there(folder, found) if _names_parts(found) else ())}:
             os.unlink(path)
     for name in os.listdir(folder):  # of runs that were killed
         if name.startswith(".") and name.endswith(".tmp") and any(name.startswith(f".{os.path.basename(p)}.") for p in paths):
@@ -157,3 +158,19 @@ def _prepare(folder: str, paths: list[str], identity: dict[str, Any], overwrite:
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(wanted, file, indent=1)
         os.replace(temporary, manifest)
+
+
+def _names_parts(manifest: Any) -> bool:
+    return (
+        isinstance(manifest, dict) and isinstance(manifest.get("prefix"), str) and type(manifest.get("suffix_length")) is int
+        and manifest["prefix"] == os.path.basename(manifest["prefix"])
+    )  # fmt: skip
+
+
+def _parts_there(folder: str, manifest: dict[str, Any]) -> Iterator[str]:
+    """The parts of that name which are there, counted without a gap."""
+    for i in itertools.count():
+        path = os.path.join(folder, part_name(i, manifest["prefix"], manifest["suffix_length"]))
+        if not os.path.isfile(path):
+            return
+        yield path

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .._base import check
+from .._base.arrays import fitted
 from .._base.dtype import from_numpy
 from .._base.extras import need
 from .._base.files import read_regular
@@ -310,7 +311,11 @@ class ExportedFunction:
         if array.dtype != spec.dtype:
             if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
                 refuse(FeedDtypeError, f"model {self.name!r}: {spec.name} is {spec.dtype}, and was given {array.dtype}")
-            array = array.astype(spec.dtype)
+            fits_range = fitted(array, spec.dtype)
+            if fits_range is None:
+                rule = f"some of the {array.dtype} values that it was given are outside its range"
+                refuse(FeedDtypeError, f"model {self.name!r}: {spec.name} is {spec.dtype}, and {rule}")
+            array = fits_range
         return array
 
     def _open_sizes(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:

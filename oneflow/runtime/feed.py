@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._base import tensors
+from .._base.arrays import array_of, fitted, is_tensor
 from .._base.refuse import shown
 from .._base.source import caller
 from ..errors import FeedDtypeError, FeedError, FeedShapeError
@@ -59,8 +59,8 @@ def as_array(value: Any) -> np.ndarray | None:
         return np.asarray(value)
     if isinstance(value, (bool, int, float, np.generic, list, tuple)):
         return np.asarray(value)
-    if tensors.is_tensor(value):
-        return tensors.array_of(value)
+    if is_tensor(value):
+        return array_of(value)
     if callable(getattr(value, "__dlpack_device__", None)) and value.__dlpack_device__()[0] == _DLPACK_CPU:
         with contextlib.suppress(BufferError, TypeError, RuntimeError):  # bfloat16 for example, which NumPy does not know
             return np.from_dlpack(value)
@@ -298,10 +298,8 @@ class Feeds:
         if not fits and array.dtype != target:
             self._fail(FeedDtypeError, f"input {spec.label!r} must be {target}, got {array.dtype}",
                        f"convert with array.astype({_spelled(target)})", spec)  # fmt: skip
-        with np.errstate(over="ignore"):
-            converted = array.astype(target)
-        narrower = spec.dtype.is_floating_point and np.isinf(converted).sum() != np.isinf(array).sum()
-        if narrower or (target.kind in "iu" and not np.array_equal(converted, array)):
+        converted = fitted(array, target)
+        if converted is None:
             self._fail(
                 FeedDtypeError,
                 f"input {spec.label!r} must be {target}; some of the {array.dtype} values are outside its range",

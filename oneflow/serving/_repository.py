@@ -25,6 +25,7 @@ from ._settings import CONFIG, ModelSettings, read
 logger = logging.getLogger("oneflow.serving")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _SUFFIX = ".stablehlo"
+_UNLOADED = "unloaded"  # by request
 _LONGEST_VERSION = 18  # digits
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
@@ -57,7 +58,7 @@ class Repository:
     """The models of a server. Its methods belong to the event loop's thread."""
 
     def __init__(self, root: Path, defaults: ModelSettings, metrics: Metrics, in_flight: int):
-        self.root = root
+        self.root = root.absolute()  # models are converted in processes that run elsewhere
         self._defaults = defaults
         self._metrics = metrics
         self._in_flight = in_flight
@@ -149,23 +150,26 @@ class Repository:
             raise RequestError(400, f"failed to load {name!r}: {reason}")
 
     async def unload(self, name: str) -> None:
-        """Takes a model out of service. Requests that it has accepted are answered."""
+        """Takes a model out of service, until it is loaded by request. Requests that it has accepted are answered."""
+        await self._take_out(name, _UNLOADED)
+
+    async def _take_out(self, name: str, reason: str) -> None:
         async with self._lock:
             entry = self._entries.get(name)
             if entry is None:
                 raise RequestError(404, f"there is no model {name[:128]!r}")
             for number in list(entry.versions):
                 self._retire(entry, number)
-            entry.reason = "unloaded"
+            entry.reason, entry.seen = reason, ()
 
     async def refresh(self) -> None:
         """Loads what is new or has changed on the disk since the last attempt, and retires what is gone."""
         found = self._on_disk()
         for name in [n for n in self._entries if n not in found and self._entries[n].versions]:
-            await self.unload(name)
+            await self._take_out(name, "its files are gone")
         for name, path in found.items():
             entry = self._entries.get(name)
-            if entry is not None and entry.reason == "unloaded":
+            if entry is not None and entry.reason == _UNLOADED:
                 continue
             seen = await self._in_loader(_seen, path)
             if entry is None or entry.seen != seen:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oneflow as flow
-from oneflow.errors import ArgumentError, ShapeError
+from oneflow.errors import ArgumentError, DataError, ShapeError
 
 N = 23
 X = np.arange(N * 2, dtype=np.float32).reshape(N, 2)
@@ -122,17 +122,50 @@ def test_processes_change_nothing():
     assert equal(passes(num_workers=2, worker_type="process"), passes())
 
 
+def test_a_worker_process_that_ends_is_told_and_replaced(tmp_path):
+    from oneflow_test_transforms import ending
+
+    loader = flow.data.ArrayLoader((X, Y), 12, transform=ending, num_workers=1, worker_type="process")
+    (tmp_path / "raise").touch()
+    with pytest.raises(RuntimeError, match=r"(?s)Odd: cannot come back.*batch 0 of pass 0"):  # it cannot be unpickled
+        list(loader)
+    (tmp_path / "raise").rename(tmp_path / "exit")
+    with pytest.raises(DataError, match="a worker process of an ArrayLoader ended before it returned its batch"):
+        list(loader)
+    (tmp_path / "exit").unlink()
+    assert rows_of(loader) == [Y[:12].tolist(), Y[12:].tolist()]
+
+
 def _importable():
     from oneflow_test_transforms import shifted
 
     return shifted
 
 
+_TRANSFORMS = """
+import os
+
+def shifted(batch, rng):
+    x, y = batch
+    return x + rng.random(), y
+
+class Odd(Exception):
+    def __init__(self, one, other):
+        super().__init__(one)
+
+def ending(batch, rng):
+    folder = os.path.dirname(__file__)
+    if os.path.exists(os.path.join(folder, "raise")):
+        raise Odd("cannot come back", 2)
+    if os.path.exists(os.path.join(folder, "exit")):
+        os._exit(1)
+    return batch
+"""
+
+
 @pytest.fixture(autouse=True)
 def _module_of_transforms(tmp_path, monkeypatch):
-    (tmp_path / "oneflow_test_transforms.py").write_text(
-        "def shifted(batch, rng):\n    x, y = batch\n    return x + rng.random(), y\n", encoding="utf-8"
-    )
+    (tmp_path / "oneflow_test_transforms.py").write_text(_TRANSFORMS, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     yield
     sys.modules.pop("oneflow_test_transforms", None)

@@ -249,6 +249,40 @@ def test_packing_is_taken_up_again(tmp_path: Path) -> None:
             pack.pack(Counted(50), tmp_path / "x", parts)
 
 
+def test_other_values_are_not_taken_for_those_that_were_packed(tmp_path: Path) -> None:
+    def packed(parts: int, values: np.ndarray, **options: bool) -> list[int]:
+        pack.pack(inputs.Arrays({"v": values}), tmp_path / "arrays", parts, **options)
+        number = len([p for p in (tmp_path / "arrays").iterdir() if p.name.startswith("part-")])
+        return decode_raw(all_of(tmp_path / "arrays", number), "v", (), np.int64).tolist()
+
+    assert packed(3, np.arange(6)) == packed(3, np.arange(6)) == list(range(6))
+    with pytest.raises(DataError, match="made of something else"):
+        packed(3, np.arange(6) + 10)
+    assert packed(2, np.arange(4) + 10, overwrite=True) == [10, 11, 12, 13]  # and the third part is gone
+    path = tmp_path / "a.npz"
+    np.savez(path, one=np.arange(4), two=np.arange(4) + 50)
+    pack.pack(inputs.Arrays(path, {"v": "one"}), tmp_path / "npz")
+    with pytest.raises(DataError, match="made of something else"):
+        pack.pack(inputs.Arrays(path, {"v": "two"}), tmp_path / "npz")
+    image = tmp_path / "images" / "class" / "1.png"
+    image.parent.mkdir(parents=True)
+    image.write_bytes(photo(1))
+    pack.pack(inputs.ImageFolder(tmp_path / "images"), tmp_path / "packed")
+    image.write_bytes(photo(2) + b" ")
+    with pytest.raises(DataError, match="made of something else"):
+        pack.pack(inputs.ImageFolder(tmp_path / "images"), tmp_path / "packed")
+
+
+@pytest.mark.parametrize(
+    "array", [np.linspace(0, 1, 48).reshape(3, 4, 4), np.zeros((3, 4, 4), np.int64), np.zeros((3, 4, 4, 2), np.uint8),
+              np.zeros(3, np.uint8)],
+    ids=["floats", "wide integers", "two channels", "numbers"],
+)  # fmt: skip
+def test_what_cannot_be_stored_as_png(array: np.ndarray) -> None:
+    with pytest.raises(DataError, match="feature 'v' cannot be stored as PNG"):
+        inputs.Arrays({"v": array}, png=["v"])
+
+
 def test_interrupting_the_command(tmp_path: Path) -> None:
     """Ctrl-C leaves whole parts only, and the same command goes on."""
     folder = tmp_path / "images" / "class"

@@ -303,6 +303,8 @@ def test_wrong_feeds(tmp_path: Path) -> None:
         model(X, Y[:3])
     with pytest.raises(FeedDtypeError, match="y is int64, and was given float32"):
         model(X, Y.astype(np.float32))
+    with pytest.raises(FeedDtypeError, match="x is float32, and some of the float64 values .* are outside its range"):
+        model(np.full(X.shape, 1e300), Y)
 
 
 def test_wrong_files(tmp_path: Path) -> None:

@@ -380,7 +380,5 @@ def test_a_trained_variable_of_the_name_of_an_optimizers_state():
         flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0.9).minimize(a * b * x)
         return x
 
-    with pytest.raises(
-        flow.errors.VariableConflictError, match="(?s)keeps the optimizer's state of 'a'.*your line"
-    ):
+    with pytest.raises(flow.errors.VariableConflictError, match="(?s)keeps the optimizer's state of 'a'.*your line"):
         job(np.ones(1, np.float32))

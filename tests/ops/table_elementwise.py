@@ -138,6 +138,7 @@ for _name in ("atan2", "xdivy", "xlogy", "pow"):
 ROWS += [
     Row("xdivy of 0", m.xdivy, lambda x, y: np.zeros(2), [np.zeros(2), np.array([0.0, np.inf])], grad=False),
     Row("xlogy of 0", m.xlogy, lambda x, y: np.zeros(2), [np.zeros(2), np.array([0.0, np.inf])], grad=False),
+    Row("log1p at the ends", m.log1p, np.log1p, [np.array([np.inf, 1e10, 0.0])], grad=False),
     Row("divide number by 0", lambda x: 3 / x, lambda x: np.array([0, 1.5]), [np.array([0.0, 2.0])], grad=False),
     Row("divide by number 0", lambda x: x / 0, lambda x: np.array([np.inf, -np.inf]), [np.array([1.0, -2.0])], grad=False),
     *(Row(f"pow {n}", lambda x, n=n: x**n, lambda x, n=n: x ** float(n), [POSITIVE]) for n in (0, 1, 2, -1, -2, 0.5, 2.5, 9)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +26,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
     connections: list[Http] = []
 
     def started(token: str | None = None, **options: Any) -> tuple[flow.serving.Server, Http]:
-        server = flow.serving.Server(tmp_path / "models", port=0, token=token, **{"batch_sizes": [1, 4], **options})
+        server = flow.serving.Server(
+            os.path.relpath(tmp_path / "models"), port=0, token=token, **{"batch_sizes": [1, 4], **options}
+        )
         running.append(server.start())
         connections.append(Http(server.url, **({"Authorization": f"Bearer {token}"} if token else {})))
         return server, connections[-1]

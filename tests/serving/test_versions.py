@@ -155,6 +155,15 @@ def test_the_directory_is_looked_at_again(tmp_path: Path, start: Any) -> None:
         pass
     assert (values(http.infer(ONE, "a")[1]) == 1).all()
     assert metric(http, "oneflow_loads_total", model="a") == 1  # it had not changed
+    write_affine(models / "b.stablehlo", 4.0)
+    while http.infer(ONE, "b")[0] != 200:
+        pass
+    assert (values(http.infer(ONE, "b")[1]) == 4).all()
+    assert http("POST", "/v2/repository/models/b/unload")[0] == 200
+    write_affine(models / "d.stablehlo", 5.0)
+    while http.infer(ONE, "d")[0] != 200:
+        pass
+    assert http.infer(ONE, "b")[0] == 404  # what was unloaded by request stays so
 
 
 def test_saved_models(tmp_path: Path, start: Any) -> None:

@@ -401,6 +401,19 @@ def test_the_progress_bar_ends_at_100_percent_where_a_short_batch_is_left_out():
     assert "Epoch 1/1: 100%" in drawn.getvalue() and "6/6" in drawn.getvalue()
 
 
+@pytest.mark.parametrize(
+    "error", [BrokenPipeError("nobody reads"), ValueError("I/O operation on closed file")], ids=["pipe", "closed"]
+)
+def test_a_training_goes_on_where_its_progress_cannot_be_shown(error):
+    class Broken(io.StringIO):
+        def write(self, text):
+            raise error
+
+    trainer = flow.Trainer(max_epochs=2, callbacks=flow.callbacks.TQDMProgressBar(file=Broken(), refresh_seconds=1e-9))
+    trainer.fit(jobs.train_job(), jobs.data())
+    assert trainer.global_step == 12
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True

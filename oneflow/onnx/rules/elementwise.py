@@ -73,10 +73,10 @@ def _expm1(ctx: Emitter, x: str) -> str:
 
 @unary("log1p")
 def _log1p(ctx: Emitter, x: str) -> str:
-    """log(u) * x / (u - 1) for u = 1 + x as rounded, and x where u is 1: rounding cancels out."""
+    """log(u) * x / (u - 1) for u = 1 + x as rounded, and x where u is 1 or infinite: rounding cancels out."""
     u = ctx.emit("Add", x, ctx.like(1))
     less = ctx.emit("Sub", u, ctx.like(1))
-    nothing = ctx.emit("Equal", less, ctx.like(0))
+    nothing = ctx.emit("Or", ctx.emit("Equal", less, ctx.like(0)), ctx.emit("Equal", less, ctx.like(float("inf"))))
     safe = ctx.emit("Where", nothing, ctx.like(1), less)
     return ctx.emit("Where", nothing, x, ctx.emit("Mul", ctx.emit("Log", u), ctx.emit("Div", x, safe)))
 

@@ -35,8 +35,11 @@ def _conv(
     space = [w_spec.index(axis) for axis in x_spec if axis not in "NC"]
     kernel = [w.shape[i] for i in space]
     pads = sides(padding, [x.shape[x_spec.index(axis)] for axis in x_spec if axis not in "NC"], kernel, strides, dilations)
+    given: Any = pads
+    if not all(isinstance(number, int) for pair in pads for number in pair):  # open sizes, of which JAX takes the name alone
+        given = "SAME" if padding == "SAME_UPPER" else padding
     return lax.conv_general_dilated(
-        x, w, strides, pads, rhs_dilation=dilations, dimension_numbers=(x_spec, w_spec, x_spec), feature_group_count=groups
+        x, w, strides, given, rhs_dilation=dilations, dimension_numbers=(x_spec, w_spec, x_spec), feature_group_count=groups
     )
 
 

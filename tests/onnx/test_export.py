@@ -238,3 +238,25 @@ def test_models_that_one_file_cannot_hold(tmp_path: Path, monkeypatch: pytest.Mo
     flow.export.onnx(predict, tmp_path / "m.onnx")
     assert (tmp_path / "m.onnx").stat().st_size < 4096 < (tmp_path / "m.onnx.data").stat().st_size
     close(run(session(tmp_path / "m.onnx"), [X])[0], X @ flow.get_all_variables()["dense-weight"].numpy().T, 1e-5)
+
+
+@pytest.mark.parametrize(("padding", "stride", "dilation"), [("SAME_UPPER", 2, 1), ("SAME_LOWER", 3, 1), ("SAME", 1, 2)])
+def test_a_convolution_over_an_open_height(padding: str, stride: int, dilation: int, tmp_path: Path) -> None:
+    def job(height: int) -> Any:
+        @flow.global_function()
+        def predict(x: tp.Numpy.Placeholder((2, 4, height, 15))) -> tp.Numpy:
+            w = flow.get_variable("w", (5, 4, 4, 3), initializer=flow.random_normal_initializer())
+            return flow.nn.conv2d(x, w, stride, padding, "NCHW", dilation)
+
+        return predict
+
+    images = {height: np.random.default_rng(height).standard_normal((2, 4, height, 15), np.float32) for height in (16, 17, 9)}
+    first = job(16)
+    first(images[16])
+    for export, name in ((flow.export.onnx, "m.onnx"), (flow.export.stablehlo, "m.stablehlo")):
+        export(first, tmp_path / name, dynamic_axes={"x": {2: "height"}})
+    by_runtime, by_xla = session(tmp_path / "m.onnx"), flow.export.load(tmp_path / "m.stablehlo")
+    for height, x in images.items():
+        expected = job(height)(x)
+        close(by_runtime.run(None, {"x": x})[0], expected, 1e-5)
+        close(by_xla(x), expected, 1e-5)

@@ -47,8 +47,8 @@ def _padding(
     dilations: Sequence[int],
     ceil_mode: bool = False,
 ) -> dict[str, Any]:
-    """Padding as attributes of a node: numbers, or ONNX's own words for sizes that are left open."""
-    if isinstance(padding, str) and any(map(is_open, sizes)):
+    """Padding as attributes of a node: numbers, or ONNX's own words where they depend on a size that is left open."""
+    if isinstance(padding, str) and any(is_open(size) and stride > 1 for size, stride in zip(sizes, strides, strict=True)):
         return {"auto_pad": padding}
     pads = sides(padding, [0 if is_open(s) else s for s in sizes], kernel, strides, dilations, ceil_mode)
     return {"pads": [low for low, _ in pads] + [high for _, high in pads]}

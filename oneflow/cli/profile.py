@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from .._base.command import Parser
@@ -22,11 +23,15 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the table. Returns 0."""
+    """Prints the table. Returns 0; 2 where the trace cannot be written."""
     options = parsed(parser(), arguments)
     job, args, kwargs = load_first_call(options.job, options.arguments)
     profile = job.profile(*args, steps=options.steps, **kwargs)
     print(profile)
     if options.save:
-        profile.save(options.save)
+        try:
+            profile.save(options.save)
+        except OSError as error:
+            print(f"error: {options.save} cannot be written: {error.strerror or error}", file=sys.stderr)
+            return 2
     return 0

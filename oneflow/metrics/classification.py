@@ -134,8 +134,11 @@ class TopKAccuracy(_Classes):
         """Counts the rows."""
         preds, target = arrays
         scores = self._scores(preds, target)
-        if scores is None or scores.shape[-1] < self.k:
+        if scores is None:
             self._refuse_shapes(preds, target)
+        if scores.shape[-1] < self.k:
+            rule = f"{type(self).__name__}: k={self.k}, but {self.inputs[0]} {preds.shape} have {scores.shape[-1]} classes"
+            refuse(ShapeError, rule)
         flat, true = scores.reshape(-1, scores.shape[-1]), target.reshape(-1).astype(np.int64)
         inside = (0 <= true) & (true < flat.shape[1])
         own = flat[np.arange(len(flat)), np.where(inside, true, 0)]

@@ -56,7 +56,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be whole numbers such as 1,8,32, got {text!r}") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

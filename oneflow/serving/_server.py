@@ -305,5 +305,6 @@ def _uvicorn(app: App, settings: Any) -> Any:
     try:
         config.load()
     except Exception as error:  # of files for TLS
-        raise ServingError(f"TLS cannot be set up: {error}") from error
+        files = [f for f in (settings.ssl_certfile, settings.ssl_keyfile, settings.ssl_ca_certs) if f is not None]
+        raise ServingError(f"TLS cannot be set up with {', '.join(map(str, files))}: {error}") from error
     return QuietServer(config)

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +16,8 @@ import torch
 from oneflow.compiler import packed_products as packed
 from oneflow.compiler.packed_products import Epilogue
 from oneflow.graph.op import IntegerProduct
+
+sys.path.insert(0, str(Path(__file__).parent))  # programs.py is found by its name
 
 PRESENT = importlib.util.find_spec("oneflow_native") is not None
 NEEDS = {"native_part", "kernels", "bfloat16_kernels"}  # fixtures

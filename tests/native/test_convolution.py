@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
+from programs import as_one_program, result_and_gradients
 
 from oneflow._base import native as _native
 from oneflow.ops import _native_conv as native
@@ -34,21 +35,23 @@ def gradients(g: native.Geometry, x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
     return y, *pull(dy)
 
 
-# without LLVM's costly passes, which take most of the time of a small program that runs once
-QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-few_channels_by_xla = jax.jit(gradients, static_argnums=0, compiler_options=QUICK)
-by_xla = jax.jit(gradients, static_argnums=0)  # with many channels, loops that are not optimized take longer than compiling
+few_channels_by_xla = as_one_program(gradients, static_argnums=0)
+many_channels_by_xla = jax.jit(gradients, static_argnums=0)  # loops that are not optimized take longer than compiling
+
+
+def by_xla_in_float64(g: native.Geometry, *arrays: np.ndarray) -> tuple[Any, ...]:
+    found = few_channels_by_xla if arrays[0].shape[-1] < 64 else many_channels_by_xla
+    with jax.enable_x64(True):
+        return found(g, *(v.astype(np.float64) for v in arrays))  # type: ignore[no-any-return]
 
 
 def compare(
     g: native.Geometry, x: np.ndarray, w: np.ndarray, dy: np.ndarray, tolerance: float = 1e-5, narrow: bool = False
 ) -> None:
     """Forward and both gradients, each relative to the size of what is summed."""
-    y, pull = jax.vjp(lambda a, b: native.differentiable(g, narrow=narrow)(a, b), x, w)
-    with jax.enable_x64(True):
-        found = few_channels_by_xla if x.shape[-1] < 64 else by_xla
-        expected = found(g, *(v.astype(np.float64) for v in (x, w, dy)))
-    for i, (got, want) in enumerate(zip([y, *pull(dy)], expected, strict=True)):
+    y, pulled = result_and_gradients(native.differentiable(g, narrow=narrow), (x, w), dy)
+    expected = by_xla_in_float64(g, x, w, dy)
+    for i, (got, want) in enumerate(zip([y, *pulled], expected, strict=True)):
         assert got.shape == want.shape and got.dtype == (dy if i == 0 else x).dtype
         scale = max(1.0, float(np.abs(want).max())) if want.size else 1.0
         np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=tolerance * 10, atol=tolerance * 10 * scale)
@@ -103,12 +106,11 @@ def compare_bfloat16(g: native.Geometry, x_shape: Any, w_shape: Any, seed: int, 
     dy = bfloat16(rng, jax.eval_shape(lambda a, b: reference(g, a, b), x, w).shape)
     compare(g, x, w, dy, tolerance)
     compare(g, x.astype(np.float32), w.astype(np.float32), dy, tolerance, narrow=True)
-    _, pull = jax.vjp(native.differentiable(g, narrow=True), x.astype(np.float32), w.astype(np.float32))
-    with jax.enable_x64(True):
-        dw = jax.vjp(lambda b: reference(g, x.astype(np.float64), b), w.astype(np.float64))[1](dy.astype(np.float64))[0]
+    _, pulled = result_and_gradients(native.differentiable(g, narrow=True), (x.astype(np.float32), w.astype(np.float32)), dy)
+    dw = by_xla_in_float64(g, x, w, dy)[2]
     if native.unsupported_reason(g, "bfloat16", *g.channels_second(x_shape, w_shape)) is None:
         scale = max(1.0, float(np.abs(dw).max()))
-        np.testing.assert_allclose(pull(dy)[1], dw, rtol=1e-4, atol=1e-4 * scale)
+        np.testing.assert_allclose(pulled[1], dw, rtol=1e-4, atol=1e-4 * scale)
 
 
 @pytest.mark.thorough

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from programs import result_and_gradients
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -40,12 +41,8 @@ def expected(p: native.Gemm, a: np.ndarray, b: np.ndarray, dc: np.ndarray) -> li
 
 def results(p: native.Gemm, a: Any, b: Any, dc: Any, **options: Any) -> list[Any]:
     """The product and both gradients, compiled together."""
-
-    def compute(a: Any, b: Any, dc: Any) -> list[Any]:
-        y, pull = jax.vjp(native.differentiable(p, **options), a, b)
-        return [y, *pull(dc)]
-
-    return jax.jit(compute)(a, b, dc)
+    y, pulled = result_and_gradients(native.differentiable(p, **options), (a, b), dc)
+    return [y, *pulled]
 
 
 def check(p: native.Gemm, seed: int, dtype: Any = np.float32, tolerance: float = 2e-5) -> None:

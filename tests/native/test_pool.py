@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from programs import as_one_program, result_and_gradients
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -45,14 +46,14 @@ def by_xla(x: Any, dy: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:
         y = op.define(x, **attrs)
         return y, op.grad((x,), (y,), (dy,), **attrs)[0]
 
-    return jax.jit(both)(x, dy)  # type: ignore[no-any-return]
+    return as_one_program(both)(x, dy)  # type: ignore[no-any-return]
 
 
 def by_native(x: Any, dy: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:
     native = _MAX[x.ndim - 2].native
     assert native is not None and native.unsupported_reason([x], attrs) in (None, APART, FEW)
-    y, pullback = jax.vjp(lambda v: native.lower(v, **attrs), x)
-    return y, pullback(dy)[0]
+    y, pulled = result_and_gradients(lambda v: native.lower(v, **attrs), (x,), dy)
+    return y, pulled[0]
 
 
 @settings(max_examples=25, deadline=None)

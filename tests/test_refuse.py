@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -103,3 +104,9 @@ def test_an_argument_of_an_op_that_cannot_be_printed():
 )  # fmt: skip
 def test_closest(name, known, found):
     assert closest(name, known) == found
+
+
+def test_no_line_of_the_standard_library_is_called_the_users():
+    with ThreadPoolExecutor(1) as pool:
+        error = pool.submit(flow.export.load, "/nowhere").exception()
+    assert "cannot be read" in str(error) and "your line" not in str(error)

@@ -5,6 +5,7 @@ Inside the body of a job, ``fail`` in ``ops/_emit.py`` raises them.
 
 from __future__ import annotations
 
+import os
 import reprlib
 import sys
 import threading
@@ -51,6 +52,10 @@ def shown(value: Any) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
+# where threads begin: no line of the user's
+_THREADS = {threading.__file__, os.path.join(os.path.dirname(threading.__file__), "concurrent", "futures", "thread.py")}
+
+
 def refuse(
     error: type[OneFlowError], rule: str, *, found: Iterable[tuple[str, str]] = (), hint: str = "", source: Source | None = None
 ) -> NoReturn:
@@ -65,7 +70,7 @@ def refuse(
     """
     line = source or caller()
     rows = [rule, *(f"  {label:<9}  {text}" for label, text in found)]
-    if line.file != threading.__file__:  # the beginning of a thread of the library's own
+    if line.file not in _THREADS:
         rows.append(f"  your line  {line}   {line.text}".rstrip())
     if hint:
         rows.append(f"  try        {hint}")

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from .._base import check
+from .._base.bars import ForgivingFile
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 from .base import Callback, Logs
@@ -46,7 +47,7 @@ class TQDMProgressBar(Callback):
         in_notebook = _in_notebook()
         self._is_shown = in_notebook or bool(getattr(file, "isatty", bool)())
         self._pause = self._refresh_seconds or (0.1 if self._is_shown else 10.0)
-        target = self._file if in_notebook else _Forgiving(file)
+        target = self._file if in_notebook else ForgivingFile(file)
         bar = tqdm(total=total, initial=initial, desc=title, leave=leave, file=target, dynamic_ncols=True, mininterval=0.0,
                    miniters=0, smoothing=0.1, delay=0.0 if self._is_shown else self._pause)  # fmt: skip
         self._next = time.perf_counter() + self._pause
@@ -145,29 +146,6 @@ class TQDMProgressBar(Callback):
     def on_predict_end(self, logs: Logs) -> None:
         """Ends the line."""
         self.on_test_end(logs)
-
-
-class _Forgiving:
-    """A file that takes no more text after a write has failed: nobody reads a pipe any more, or standard error is closed."""
-
-    def __init__(self, file: Any):
-        self._target = file
-
-    def write(self, text: str) -> None:
-        self._try("write", text)
-
-    def flush(self) -> None:
-        self._try("flush")
-
-    def _try(self, method: str, *args: Any) -> None:
-        if self._target is not None:
-            try:
-                getattr(self._target, method)(*args)
-            except (OSError, ValueError):  # ValueError: it is closed
-                self._target = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._target, name)
 
 
 def _in_notebook() -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from .._base.command import Parser
+from .._base.refuse import shown
+from ..errors import ArgumentError
 from .scripts import add_target, load_first_call, parsed
 
 
@@ -23,7 +24,7 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the table. Returns 0; 2 where the trace cannot be written."""
+    """Prints the table. Returns 0."""
     options = parsed(parser(), arguments)
     job, args, kwargs = load_first_call(options.job, options.arguments)
     profile = job.profile(*args, steps=options.steps, **kwargs)
@@ -32,6 +33,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             profile.save(options.save)
         except OSError as error:
-            print(f"error: {options.save} cannot be written: {error.strerror or error}", file=sys.stderr)
-            return 2
+            raise ArgumentError(f"{shown(options.save)}: {error.strerror}") from error
     return 0

@@ -131,7 +131,8 @@ def finish(graph: Graph) -> None:
                 f"  the loss   {loss.op_name}   {loss.describe()}   made at {loss.source}   {loss.source.text}\n"
                 f"  try        make it of layers or of flow.get_variable(..., trainable=True), through differentiable ops"
             )
-    _check_assignments(graph, trained)
+    for variable in trained:
+        _must_not_assign(graph, variable.name, "which it trains")
     _check_optimizers(graph, {v.name for v in trained})
     _warn_of_idle_patterns(graph, [v.name for v in trained])
     claimed: dict[str, int] = {}
@@ -148,17 +149,15 @@ def finish(graph: Graph) -> None:
     _declare_counters(graph)
 
 
-def _check_assignments(graph: Graph, trained: Sequence[Variable]) -> None:
+def _must_not_assign(graph: Graph, name: str, why: str) -> None:
     """Refuses a variable that a call would store two values into."""
-    for variable in trained:
-        value = graph.assigns.get(variable.name)
-        if value is not None:
-            raise TrainError(
-                f"train job {graph.name!r} trains variable {variable.name!r}, and assigns to it: one value would be lost\n"
-                f"  the value  {value.op_name}   {value.describe()}   made at {value.source}   {value.source.text}\n"
-                f"  variable   {variable.describe()}   {variable.source}   {variable.source.text}\n"
-                f"  try        assign in another job, called after this one; or get_variable(..., trainable=False)"
-            )
+    value = graph.assigns.get(name)
+    if value is not None:
+        raise TrainError(
+            f"train job {graph.name!r} assigns to variable {name!r}, {why}: one value would be lost\n"
+            f"  the value  {value.op_name}   {value.describe()}   made at {value.source}   {value.source.text}\n"
+            f"  try        assign in another job, called after this one; or get_variable(..., trainable=False)"
+        )
 
 
 def _check_optimizers(graph: Graph, trained: set[str]) -> None:
@@ -229,19 +228,14 @@ def _declare(
     source = graph.objective.source
     assert source is not None
     what = f"the optimizer's state of {owner.name!r}" if owner is not None else "its counters"
-    if any(v.name == name for v in graph.objective.trained):
+    known = graph.variables.get(name)
+    if known is not None and known in graph.objective.trained:
         raise VariableConflictError(
             f"train job {graph.name!r} trains a variable {name!r}, and keeps {what} under that name\n"
-            f"  your line  {graph.variables[name].source}   {graph.variables[name].source.text}\n"
+            f"  your line  {known.source}   {known.source.text}\n"
             f"  try        another name, or get_variable(..., trainable=False) to read that state"
         )
-    if name in graph.assigns:
-        given = graph.assigns[name]
-        raise TrainError(
-            f"train job {graph.name!r} assigns to {name!r}, in which it keeps {what}: one value would be lost\n"
-            f"  the value  {given.op_name}   {given.describe()}   made at {given.source}   {given.source.text}\n"
-            f"  try        assign in another job, called after this one"
-        )
+    _must_not_assign(graph, name, f"in which it keeps {what}")
     graph.add_variable(
         Variable(
             name=name,

@@ -356,9 +356,7 @@ def _step_inputs(plan: Plan, roots: Sequence[Blob]) -> list[Blob]:
 
 def _may_be_wide(node: Node, blob: Blob) -> bool:
     """Whether computing ``blob`` may involve 64-bit values; integer ops use them internally, for sums for example."""
-    if blob.dtype.is_integer:
-        return blob.dtype.is_64_bit or node.op is not OP_INPUT
-    return blob.dtype.is_64_bit
+    return blob.dtype.is_64_bit or (blob.dtype.is_integer and node.op is not OP_INPUT)
 
 
 def _mirrored_view(plan: Plan) -> Plan:

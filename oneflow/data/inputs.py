@@ -177,16 +177,14 @@ class Arrays:
       png: features that are images (n, height, width) or (n, height, width, 3) in BGR, stored as PNG.
     """
 
-    identity: dict[str, Any]
-
     def __init__(
         self, source: PathLike | Mapping[str, np.ndarray], features: Mapping[str, str] | None = None, png: Sequence[str] = ()
     ):
         if isinstance(source, Mapping):
-            arrays, self.identity = dict(source), {"kind": "arrays"}
+            arrays, self._file = dict(source), None
         else:
-            arrays, self.identity = _load_npz(source), {"kind": "arrays", "file": stamp(source)}
-        wanted = dict(features) if features else {name: name for name in arrays}
+            arrays, self._file = _load_npz(source), stamp(source)
+        self._features = wanted = dict(features) if features else {name: name for name in arrays}
         for feature, name in wanted.items():
             if name not in arrays:
                 refuse(
@@ -203,11 +201,14 @@ class Arrays:
         self.kinds = {name: "png" if name in png else _kind_of(name, array) for name, array in self.arrays.items()}
         self._check_images(png)
         self.arrays = {name: a.astype(np.int32) if a.dtype == bool else a for name, a in self.arrays.items()}
-        self.identity |= {"kinds": self.kinds, "count": self.size}
-        if "file" in self.identity:
-            self.identity["features"] = wanted
-        else:
-            self.identity["digests"] = {name: _digest_of(array) for name, array in self.arrays.items()}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What these arrays are recognized by: the file and the features' arrays, or digests of those in memory."""
+        own: dict[str, Any] = {"file": self._file, "features": self._features}
+        if self._file is None:
+            own = {"digests": {name: _digest_of(array) for name, array in self.arrays.items()}}
+        return {"kind": "arrays", "kinds": self.kinds, "count": self.size, **own}
 
     def _check_images(self, png: Sequence[str]) -> None:
         for name in png:
@@ -242,8 +243,7 @@ class Arrays:
 
 def _digest_of(array: np.ndarray) -> str:
     digest = hashlib.blake2b(f"{array.dtype.str} {array.shape}".encode(), digest_size=16)
-    for row in array:
-        digest.update(np.ascontiguousarray(row).tobytes())
+    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

@@ -170,10 +170,10 @@ class ArrayLoader:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
-        except BrokenExecutor as error:  # of processes
+        except BrokenExecutor:  # of processes
             self._processes = None  # the next pass starts others
             rule = "a worker process of an ArrayLoader ended before it returned its batch: it was killed, or left by itself"
-            raise DataError(f'{rule}\n  try        worker_type="thread", or less memory for each worker') from error
+            refuse(DataError, rule, hint='worker_type="thread", or less memory for each worker')
         finally:
             for future in waiting:
                 future.cancel()

@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import secrets
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import BinaryIO, NamedTuple
@@ -13,6 +14,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from .._base import check
+from .._base.bars import ForgivingFile
 from .._base.files import read_regular
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, DataError, DownloadError
@@ -234,7 +236,7 @@ def _fetch(url: str, file: BinaryIO) -> str:
         length = response.headers.get("Content-Length")
         total = int(length) if length and length.isdigit() else None
         done = 0
-        with tqdm(total=total, unit="B", unit_scale=True, desc=FILE) as bar:
+        with tqdm(total=total, unit="B", unit_scale=True, desc=FILE, file=ForgivingFile(sys.stderr)) as bar:
             while chunk := response.read(1 << 16):
                 done += len(chunk)
                 if done > _MOST_BYTES:

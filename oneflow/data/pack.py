@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import secrets
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .._base import cores
+from .._base.bars import ForgivingFile
 from .._base.files import read_regular
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, DataError
@@ -131,7 +133,7 @@ def _size(source: Input, parts: int, i: int) -> int:
 def _bar(total: int, shown: bool) -> Any:
     from tqdm import tqdm
 
-    return tqdm(total=total, unit=" records", desc="packing", disable=not shown, leave=False)
+    return tqdm(total=total, unit=" records", desc="packing", disable=not shown, leave=False, file=ForgivingFile(sys.stderr))
 
 
 def _prepare(folder: str, paths: list[str], identity: dict[str, Any], overwrite: bool) -> None:

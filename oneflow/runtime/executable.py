@@ -8,8 +8,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from .._base import jax_versions
 from .._base.dist import Placement
 from .._base.jax import jax
@@ -203,7 +201,7 @@ class Executable:
             return
         function = direct or compiled
         self.launcher.function = Stateless(function, self.plan) if self._meshes is None and is_stateless(self.plan) else function
-        self.launcher.x64 = any(np.dtype(a.dtype).itemsize >= 8 for a in jax.tree.leaves(self._feeds_given))
+        self.launcher.x64 = any(blob.dtype.is_64_bit for blob in self.plan.feeds)
 
     @property
     def function(self) -> Any:

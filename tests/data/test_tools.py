@@ -249,6 +249,11 @@ def test_packing_is_taken_up_again(tmp_path: Path) -> None:
             pack.pack(Counted(50), tmp_path / "x", parts)
 
 
+def test_packing_with_a_progress_bar_where_standard_error_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert pack.pack(Counted(40), tmp_path, progress=True).records == 40
+
+
 def test_other_values_are_not_taken_for_those_that_were_packed(tmp_path: Path) -> None:
     def packed(parts: int, values: np.ndarray, **options: bool) -> list[int]:
         pack.pack(inputs.Arrays({"v": values}), tmp_path / "arrays", parts, **options)

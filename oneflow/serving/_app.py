@@ -281,9 +281,8 @@ class App:
                 request = await asyncio.to_thread(_parsed, head_bytes, binary, model.inputs, model.outputs)
             else:
                 request = _parsed(head_bytes, binary, model.inputs, model.outputs)
-            limit = self._settings.timeout
-            left = min(limit, request.timeout or limit) - (time.perf_counter() - call.began)
-            results = await batcher.submit(request, max(left, 0.0))
+            limit = min(self._settings.timeout, request.timeout or self._settings.timeout)
+            results = await batcher.submit(request, limit, spent=time.perf_counter() - call.began)
         content, headers = protocol.encode(request, results, model.outputs, model.name, model.version)
         return Answer(200, content, headers)
 

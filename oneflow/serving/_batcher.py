@@ -88,11 +88,12 @@ class Batcher:
         """How many requests wait."""
         return sum(len(queue.waiting) for queue in self._queues.values())
 
-    async def submit(self, request: InferRequest, timeout: float) -> list[np.ndarray]:
+    async def submit(self, request: InferRequest, timeout: float, spent: float = 0.0) -> list[np.ndarray]:
         """The results for a request.
 
         Args:
-          timeout: in seconds, waiting and computing together.
+          timeout: in seconds, all that the request may take.
+          spent: how much of it is over, since the body had to arrive.
         Raises: RequestError: the queue is full (429), time is over (504), the model failed (500).
         """
         if self.queued >= self.model.settings.max_queue:
@@ -106,7 +107,7 @@ class Batcher:
         queue.waiting.append(waiting)
         queue.rows += waiting.rows
         self._start_batches(queue)
-        timer = self._loop.call_later(timeout, _expire, waiting.future, timeout)
+        timer = self._loop.call_later(max(timeout - spent, 0.0), _expire, waiting.future, timeout)
         try:
             return await waiting.future
         except (RequestError, asyncio.CancelledError):

@@ -89,6 +89,9 @@ class Settings:
         self.evaluated_batches = batches
 
 
+Settings.__init__.__qualname__ = "Trainer.__init__"  # what Python calls it where it refuses an argument
+
+
 # --- the checks
 
 

@@ -391,3 +391,8 @@ def test_no_validation_with_a_limit_of_0_batches():
 def test_a_metric_with_the_name_of_a_result_or_an_input_is_refused(metric, text):
     with pytest.raises(ArgumentError, match=text):
         quiet(max_epochs=1, metrics=metric).fit(jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data(30, 1))
+
+
+def test_an_argument_that_does_not_exist_is_told_as_the_trainers() -> None:
+    with pytest.raises(TypeError, match=r"Trainer\.__init__\(\) got an unexpected keyword argument 'epochs'"):
+        flow.Trainer(epochs=3)  # type: ignore[call-arg]

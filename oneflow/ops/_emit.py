@@ -223,6 +223,7 @@ class want:
 
     @staticmethod
     def same_shape(what: str, blobs: Sequence[Blob]) -> None:
+        blobs = in_view(what, *blobs)
         if len({b.shape for b in blobs}) > 1:
             fail(ShapeError, what, "inputs must have equal shapes, got " + " and ".join(str(b.shape) for b in blobs), blobs)
 

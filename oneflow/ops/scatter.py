@@ -15,7 +15,7 @@ from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob, ValidLength
 from ._arrays import Array, dtype_for, is_half, label, like, select
-from ._emit import emit, emit_many, fail, op, want
+from ._emit import emit, emit_many, fail, in_view, op, want
 from ._order import ascending_with_positions
 from .elementwise import cast
 from .indexing import coordinates, coordinates_add, coordinates_gather, index_blob
@@ -58,6 +58,7 @@ def scatter_nd(indices: Blob, updates: Blob, shape: Sequence[int], name: str | N
     sizes = want.ints(what, "shape", shape)
     if not sizes or any(size <= 0 for size in sizes):
         fail(ArgumentError, what, f"shape must hold sizes > 0, got {shown(shape)}", (indices, updates))
+    indices, updates = in_view(what, indices, updates)
     _fits(what, sizes, indices, updates, (indices, updates))
     return emit(_scatter_nd, indices, updates, name=name, shape=sizes)
 
@@ -127,6 +128,7 @@ def _tensor_scatter(made: Any, params: Blob, indices: Blob, updates: Blob, name:
     index_blob(what, "indices", indices, (params,))
     want.blob(what, "updates", updates)
     want.same_dtype(what, (params, updates))
+    params, indices, updates = in_view(what, params, indices, updates)
     _fits(what, params.shape, indices, updates, (params, indices, updates))
     return emit(made, params, indices, updates, name=name)
 

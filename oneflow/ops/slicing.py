@@ -17,7 +17,7 @@ from ..errors import ArgumentError, AxisError, ShapeError
 from ..graph.graph import OP_VARIABLE
 from ..graph.node import INVALID_AXIS, Blob, Node
 from ._arrays import Array, label, like
-from ._emit import emit, fail, op, want
+from ._emit import emit, fail, in_view, op, want
 
 Triple = tuple[int | None, int | None, int | None]  # start, stop, step as in Python
 
@@ -98,7 +98,7 @@ def slice(x: Blob, begin: Sequence[int], size: Sequence[int], name: str | None =
     Example: >>> y = flow.slice(x, begin=[0, 1], size=[-1, 2])   # (2, 3) -> (2, 2)
     """
     what = label("slice", name)
-    want.blob(what, "x", x)
+    (x,) = in_view(what, want.blob(what, "x", x))
     for argument, values in (("begin", begin), ("size", size)):
         if not isinstance(values, (list, tuple)) or len(values) != x.ndim:
             fail(ArgumentError, what, f"{argument} must be a list or tuple of {x.ndim} entries, got {shown(values)}", (x,))
@@ -162,7 +162,7 @@ def slice_v2(x: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name: str 
     Example: >>> y = flow.slice_v2(x, [(None, None, None), (0, 2, 1)])   # (2, 3) -> (2, 2)
     """
     what = label("slice_v2", name)
-    want.blob(what, "x", x)
+    (x,) = in_view(what, want.blob(what, "x", x))
     return emit(_slice, x, name=name, prefix="SliceV2", slices=_triples(what, x, slice_tup_list, 1, -math.inf))
 
 
@@ -198,6 +198,7 @@ def slice_update(x: Blob, update: Blob, slice_tup_list: Sequence[tuple[int, int,
     want.blob(what, "x", x)
     want.blob(what, "update", update)
     want.same_dtype(what, (x, update))
+    x, update = in_view(what, x, update)
     slices = _fitting(what, x, update, _triples(what, x, slice_tup_list, 1, -math.inf))
     return emit(_slice_update, x, update, name=name, slices=slices)
 
@@ -215,7 +216,7 @@ def logical_slice(x: Blob, slice_tup_list: Sequence[tuple[int, int, int]], name:
     Example: >>> y = flow.experimental.logical_slice(x, [(0, 1, 1)])
     """
     what = label("logical_slice", name)
-    want.blob(what, "x", x)
+    (x,) = in_view(what, want.blob(what, "x", x))
     return emit(_slice, x, name=name, prefix="LogicalSlice", slices=_triples(what, x, slice_tup_list, 0, 1))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from placed_jobs import begin, constant
@@ -338,3 +340,32 @@ def test_each_device_has_a_list_of_its_own():
     for found in (same, whole):
         assert [[a.tolist() for a in arrays] for arrays in found] == [[a.tolist() for a in arrays] for arrays in given]
     assert whole[0][0].dtype == np.int32
+
+
+def test_ops_that_compare_shapes_take_inputs_of_the_consistent_view():
+    begin(2)
+    residual = functools.partial(flow.layers.batch_normalization_add_relu, training=False, name="norm")
+
+    @flow.global_function()
+    def job(
+        x: tp.Numpy.Placeholder((4, 3)), y: tp.Numpy.Placeholder((4, 3)), at: tp.Numpy.Placeholder((4, 1), dtype=flow.int32)
+    ) -> list[tp.ListNumpy]:
+        with flow.scope.mirrored_view():
+            mine = x * 1  # two rows on each device
+            first = flow.slice_update(x, flow.slice(y, [0, 0], [1, -1]), [(0, 1, 1)])
+            places = flow.constant(1, dtype=flow.int32, shape=(1, 1))
+            second = flow.tensor_scatter_nd_update(x, places, flow.slice_v2(y, [(1, 2, 1)]))
+            rows = flow.scatter_nd(at, y, [3, 3])
+            return [first, second, rows, flow.math.add_n([mine, y]), flow.math.tanh_grad(mine, y), residual(mine, y)]
+
+    random = np.random.default_rng(0)
+    x, y = random.standard_normal((2, 4, 3)).astype(np.float32)
+    first, second, rows, total, slope, ends = job(x, y, np.array([[0], [2], [0], [2]], np.int32))
+    for k in range(2):
+        a, b = x[2 * k : 2 * k + 2], y[2 * k : 2 * k + 2]
+        np.testing.assert_array_equal(first[k], [b[0], a[1]])
+        np.testing.assert_array_equal(second[k], [a[0], b[1]])
+        np.testing.assert_array_equal(rows[k], [b[0], [0, 0, 0], b[1]])
+        np.testing.assert_allclose(total[k], a + b, rtol=1e-6)
+        np.testing.assert_allclose(slope[k], b * (1 - a * a), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(ends[k], np.maximum(a / np.sqrt(1.001) + b, 0), rtol=1e-4, atol=1e-6)

@@ -10,8 +10,8 @@ import signal
 import socket
 import tempfile
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,13 +37,22 @@ if "ONEFLOW_TEST_HOME" not in os.environ:
         os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # several processes share the GPU's memory
 os.environ.setdefault("JAX_PLATFORMS", PLATFORMS)
 
+# Compiling is most of what tests do. Here, and in the programs that they start, XLA leaves out LLVM's costly passes, and makes
+# loops in its older and shorter way, where it still can: that takes a third of the time. What XLA and this library do to a
+# program before that is as ever. Rounding differs, so that a unit at relu's corner may fall on its other side. Not with
+# --thorough, nor in programs of users (tutorials, documentation), which are started without XLA_FLAGS.
+QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+if tuple(map(int, metadata.version("jaxlib").split(".")[:2])) < (0, 11):
+    QUICK += " --xla_cpu_use_fusion_emitters=false"
+if PLATFORMS == "cpu":
+    os.environ.setdefault("XLA_FLAGS", QUICK)
+
 # Started by ``nohup``, a shell's ``&`` or some CI systems, a process ignores SIGINT, and every program that it starts inherits
 # that. Tests of Ctrl-C need the handler that a program started from a terminal has.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import oneflow as flow  # noqa: E402
-from oneflow.runtime import executable  # noqa: E402
 
 PACKAGE = Path(flow.__file__).resolve().parent
 ROOT = Path(__file__).resolve().parent.parent
@@ -70,6 +79,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cpu(why): about what only CPUs do; skipped where jobs run on a GPU")
     if config.getoption("--thorough"):
         os.environ["ONEFLOW_THOROUGH"] = "1"  # the tables read it where they are imported
+        if os.environ.get("XLA_FLAGS") == QUICK:
+            del os.environ["XLA_FLAGS"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -126,27 +137,6 @@ def _no_kept_steps() -> Iterator[None]:
     """Tests replace parts of the library, which the key of a kept step does not see; programs that tests start keep theirs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("oneflow.runtime.kept_programs.directory", lambda: None)
-        yield
-
-
-@pytest.fixture(scope="module")
-def quick_compilation() -> Iterator[None]:
-    """Jobs of this process are compiled without LLVM's costly passes: some tests of whole models take half the time.
-
-    For tests that compare values within tolerances, and ask nothing of the machine code. What XLA and this library do to a
-    program before LLVM is done as ever. Rounding differs, so that a unit at relu's corner may fall on its other side.
-    """
-    options, compiled = executable.cpu_options, executable.Executable._compiled
-    quick = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-
-    def quickly(self: executable.Executable, *args: Any, **kwargs: Any) -> Any:
-        if self.is_staged:  # whose programs have no options on a CPU
-            self._options = quick
-        return compiled(self, *args, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(executable, "cpu_options", lambda plan: {**options(plan), **quick})
-        patch.setattr(executable.Executable, "_compiled", quickly)
         yield
 
 

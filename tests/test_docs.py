@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib.metadata
 import importlib.util
+import os
 import re
 import runpy
 import subprocess
@@ -27,6 +28,7 @@ PAGES = [
 TOGETHER = ("architecture", "benchmarks", "command-line", "compatibility", "coverage", "performance", "releases", "reliability",
             "settings", "testing", "versions")  # fmt: skip
 WITHOUT_A_PROGRAM = {"site.md"}  # about building these pages: tests/test_site.py does it
+OF_USERS = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}  # with all that the compiler does
 END_OF_OUTPUT = "<end of the output that the page shows>"
 
 
@@ -68,7 +70,7 @@ def check_output(page: Path, printed: str) -> None:
 def run(program: Path, *arguments: str) -> str:
     """Runs a program in its directory; what it printed."""
     command = [sys.executable, str(program), *arguments]
-    done = subprocess.run(command, cwd=program.parent, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(command, cwd=program.parent, env=OF_USERS, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout
 
@@ -128,14 +130,14 @@ def test_output_that_a_page_shows_is_compared(tmp_path: Path) -> None:
 
 
 def test_the_main_example_on_a_little_data(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "examples" / "train_lenet.py"), "--batches", "80"]
-    for directory in ("lenet_model", "lenet_model_2"):  # each run saves to a fresh directory
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    for directory, batches, learned in ("lenet_model", 80, 60), ("lenet_model_2", 2, 0):  # each run saves to a fresh directory
+        command = [sys.executable, str(ROOT / "examples" / "train_lenet.py"), "--batches", str(batches)]
+        done = subprocess.run(command, cwd=tmp_path, env=OF_USERS, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         assert done.returncode == 0, done.stderr[-4000:]
         assert (tmp_path / directory / "conv1-weight" / "out").stat().st_size == 32 * 5 * 5 * 4
         *lines, accuracy, digit = done.stdout.splitlines()
         assert f"saved {directory}" in lines
-        assert float(accuracy.removeprefix("accuracy: ").removesuffix("%")) > 60
+        assert float(accuracy.removeprefix("accuracy: ").removesuffix("%")) >= learned
         assert re.fullmatch(r"9\.png shows a \d", digit)
         assert "100%" in done.stderr  # the progress bar
 

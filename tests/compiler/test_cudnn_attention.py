@@ -21,7 +21,6 @@ from oneflow.compiler.attention_kernels import Attention
 from oneflow.compiler.attention_kernels import define as by_separate_ops
 from oneflow.runtime import devices
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 INFINITY = float("inf")
 BATCH, LENGTH, HEADS, SIZE = 4, 16, 4, 8
 FIRST, TURNED, LENGTH_FIRST = (0, 1, 2, 3), (0, 2, 1, 3), (1, 2, 0, 3)

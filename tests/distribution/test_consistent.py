@@ -10,8 +10,6 @@ import oneflow as flow
 import oneflow.typing as tp
 from oneflow.errors import AxisError
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 def adam() -> flow.optimizer.Optimizer:
     clipping = flow.optimizer.grad_clipping.by_global_norm(0.05)

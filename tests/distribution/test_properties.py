@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from placed_jobs import begin, constant
 
 import oneflow as flow
 import oneflow.typing as tp
-
-pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 DEVICES, BATCH = 4, 6
 PLACES = ["0:0", "0:1", "0:3", "0:0-1", "0:1-3", "0:0-3"]

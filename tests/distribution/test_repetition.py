@@ -14,8 +14,6 @@ import oneflow as flow
 import oneflow.typing as tp
 from oneflow.core.record import record_pb2
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 
 @pytest.mark.parametrize(("devices", "stages"), [(1, None), (2, None), (2, ("0:0", "0:1")), (4, ("0:0-1", "0:2-3"))])
 def test_micro_batches_give_the_gradient_of_the_batch(devices, stages):

@@ -13,8 +13,6 @@ import oneflow as flow
 import oneflow.typing as tp
 from oneflow.compiler.stages import Call, Free, Move, StagedProgram
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 ROWS, WIDTH = 16, 8
 
 

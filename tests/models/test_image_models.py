@@ -32,7 +32,7 @@ import oneflow as flow
 import oneflow.typing as tp
 
 # compiling dominates, and takes long where others use the machine
-pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("quick_compilation")]
+pytestmark = pytest.mark.timeout(600)
 BATCH, CLASSES, STEPS = 4, 10, 3
 RATE = 2.0**-7  # exact in float32, as learning rates are
 

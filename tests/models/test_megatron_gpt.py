@@ -15,8 +15,6 @@ from torch_gpt import GPT
 import oneflow as flow
 from oneflow.data.gpt import IndexedTokens, SampleStream
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 SIZES = "--num-layers 2 --hidden-size 32 --seq-length 8 --padded-vocab-size 64 --global-batch-size 8 --lr-warmup-iters 0"
 DOCUMENTS = [np.random.default_rng(i).integers(0, 64, 40).astype(np.uint8).tobytes() for i in range(30)]
 

@@ -15,7 +15,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import as_one_program
 
 import oneflow as flow
 import oneflow.optimizer as opt
@@ -39,7 +38,7 @@ def _takes_it(native_part: Any) -> None:
         pytest.skip(str(unsupported_reason(PROBE)))
 
 
-@partial(as_one_program, static_argnums=0)
+@partial(jax.jit, static_argnums=0)
 def by_xla(norm: Norm, x: Any, vectors: Any, residual: Any, cotangent: Any, rounded: Any = None) -> tuple[Any, ...]:
     """The result, the moving statistics, the gradients to x, to the residual, to gamma and to beta, and the unbounded result.
 
@@ -60,7 +59,7 @@ def by_xla(norm: Norm, x: Any, vectors: Any, residual: Any, cotangent: Any, roun
     return y, outputs[1], outputs[2], gradients[0], kept, gamma, beta, free
 
 
-@partial(as_one_program, static_argnums=(0, 5))
+@partial(jax.jit, static_argnums=(0, 5))
 def by_native(norm: Norm, x: Any, vectors: Any, residual: Any, parts: Any, pieces: Pieces | None = None) -> tuple[Any, ...]:
     y, mean, variance, statistics = forward(norm, x, vectors, residual, pieces)
     found = backward(norm, x, vectors, statistics, y, parts, pieces)

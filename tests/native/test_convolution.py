@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
-from programs import as_one_program, result_and_gradients
+from programs import result_and_gradients
 
 from oneflow._base import native as _native
 from oneflow.ops import _native_conv as native
@@ -35,7 +35,7 @@ def gradients(g: native.Geometry, x: Any, w: Any, dy: Any) -> tuple[Any, ...]:
     return y, *pull(dy)
 
 
-few_channels_by_xla = as_one_program(gradients, static_argnums=0)
+few_channels_by_xla = jax.jit(gradients, static_argnums=0)
 many_channels_by_xla = jax.jit(gradients, static_argnums=0)  # loops that are not optimized take longer than compiling
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import as_one_program, result_and_gradients
+from programs import result_and_gradients
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -55,7 +55,7 @@ def test_results_and_gradients_are_those_of_xla(
     arrays.append((random.standard_normal(weights) / width**0.5).astype(np.float32))
     cotangents = [random.standard_normal((rows, width)).astype(np.float32) for _ in range(steps + 1)]
     with parallel(threads):
-        made = list(map(np.asarray, as_one_program(differentiable(layer))(*arrays)))
+        made = list(map(np.asarray, jax.jit(differentiable(layer))(*arrays)))
         found = gradients(differentiable(layer), arrays, cotangents)
     attrs = {"gates": Gates(quarters), "has_state": has_state, "by_row": by_row, "transposed": transposed}
     attrs["given"] = Given(shared=int(has_bias))

@@ -21,8 +21,6 @@ from oneflow.graph.node import Blob, Node, Scope
 
 FLOATS = ("float32", "float64")
 NUMBERS = ("float32", "float64", "int32", "int64", "int8")
-# Most of the time of a row is LLVM's, and each program runs once. What XLA does to a program before LLVM is done as ever.
-QUICK = {"xla_backend_optimization_level": 0}
 
 
 @dataclass(frozen=True)
@@ -194,7 +192,7 @@ def compiled(row: Any, arrays: Sequence[np.ndarray]) -> Callable[..., list[Any]]
         values = forward(graph, fed)
         return [values[b.node.name, b.index] for b in results]
 
-    return jax.jit(step, compiler_options=QUICK)
+    return jax.jit(step)
 
 
 def run(row: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -216,6 +214,6 @@ def gradients(row: Any, arrays: Sequence[np.ndarray], weights: Sequence[np.ndarr
         return [found.get((node.name, 0)) for node in graph.nodes if node.op is OP_INPUT]
 
     seeded = list(seeds)
-    job = jax.jit(step, compiler_options=QUICK)
+    job = jax.jit(step)
     made = job(list(seeds.values()), *arrays)  # seeds are arguments: gradients of constants alone would not be run
     return [None if gradient is None else np.asarray(gradient) for gradient in made]

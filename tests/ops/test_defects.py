@@ -51,8 +51,8 @@ def test_layer_norm_applies_gamma():
         return flow.nn.layer_norm(x, gamma), flow.nn.layer_norm(x), flow.layers.layer_norm(x)
 
     scaled, plain, layer = value(build, X)
-    np.testing.assert_allclose(scaled, 3 * plain, rtol=1e-6)
-    np.testing.assert_allclose(layer, plain, rtol=1e-6)
+    np.testing.assert_allclose(scaled, 3 * plain, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(layer, plain, rtol=1e-6, atol=1e-6)
 
 
 def test_dense_kernels_start_at_zero():

@@ -103,7 +103,7 @@ def test_gradients(case: Case) -> None:
     theirs = case.torch(given, *tensors.values())
     (theirs**2).sum().mul(0.5).backward()
     np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(found["y"], ours, rtol=1e-6)
+    np.testing.assert_allclose(found["y"], ours, rtol=1e-6, atol=1e-6)
     for name, tensor in tensors.items():
         np.testing.assert_allclose(found[name], tensor.grad.numpy(), rtol=1e-3, atol=1e-3, err_msg=name)
     if not case.on_ids:

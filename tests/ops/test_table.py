@@ -127,7 +127,7 @@ def test_gradient_by_convention(row: Gradient) -> None:
             assert found is None
         else:
             assert found is not None, "no gradient arrives"
-            np.testing.assert_allclose(found, expected, rtol=1e-6)
+            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-15)
 
 
 ZEROS = {name for name, op in OPS.items() if op.zeros}

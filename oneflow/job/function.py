@@ -192,7 +192,8 @@ class JobFunction(Prepared, Generic[P, R_co]):
         with self._session.build_lock:
             if self._built is None or self._built_too_early:
                 try:
-                    with announced(lambda: f"building job {self.name!r}", lambda: f"built job {self.name!r}"):
+                    telling = announced(lambda: f"building job {self.name!r}", lambda: f"built job {self.name!r}")
+                    with telling, self._session.running_a_body():
                         self._built = made = build(self._declaration, self, self._session)
                     self.train = made.graph.train  # of a predict job that trains: see Generation.trains_predict_jobs
                     if made.pipeline is not None:
@@ -213,16 +214,20 @@ class JobFunction(Prepared, Generic[P, R_co]):
         """Whether another job's variables were in the way, which may have been redefined since."""
         return isinstance(self._built, _Failure) and isinstance(self._built.error, VariableConflictError)
 
+    def prepare_anew(self) -> None:
+        """The next call looks where it is made, and whether anything has changed."""
+        self._call = self._submit = None
+
     def invalidate(self) -> None:
         """Something that the job was compiled for has moved: the next call compiles it again. With the dispatch lock held."""
-        self._call = self._submit = None
+        self.prepare_anew()
         if self._done is not None:
             self._done.variants.invalidate()
 
     def close(self, why: str) -> None:
         """The job cannot be called any more; ``why`` is in the error of later calls. With the dispatch lock held."""
         self._closed = why
-        self._call = self._submit = None
+        self.prepare_anew()
         if self._done is not None:
             self._done.close()
 
@@ -360,6 +365,8 @@ class JobFunction(Prepared, Generic[P, R_co]):
 
     def _keep(self, call: Call, submits: bool) -> None:
         """Makes later calls take the same path without a lookup."""
+        if self._session.bodies_running:
+            return
         if submits:
             self._submit = call
         else:
@@ -514,7 +521,7 @@ class JobFunction(Prepared, Generic[P, R_co]):
         from ..runtime.throughput import Meter
 
         self._meter = meter = Meter(self.name, enough)
-        self._call = self._submit = None  # calls are prepared anew, with the meter
+        self.prepare_anew()  # with the meter
         return meter
 
     @contextlib.contextmanager

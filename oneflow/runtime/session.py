@@ -60,6 +60,10 @@ class Job(Protocol):
         """The variables that it declares, as far as it has been traced."""
         ...
 
+    def prepare_anew(self) -> None:
+        """The next call looks where it is made, and whether anything has changed."""
+        ...
+
     def invalidate(self) -> None:
         """Something that it was compiled for has moved: the next call compiles it again."""
         ...
@@ -80,6 +84,7 @@ class Session:
         self.seed = int.from_bytes(os.urandom(8), "little") >> 1 if process.seed is None else process.seed
         self.store = Store(self.seed, process.lock)
         self.build_lock = threading.RLock()  # held while jobs are traced, which shares out variables among them
+        self.bodies_running = 0
         self._declared: ConcurrentWeakSet[Job] = ConcurrentWeakSet()  # those that were replaced, too
         self._names_of: dict[str, frozenset[str]] = {}  # by job: the variables of its last declaration that was traced
         self._random: dict[str, Cell] = {}
@@ -106,6 +111,18 @@ class Session:
                 self._random.pop(job.name, None)
             self._declared.discard(job)
             job.close(why)
+
+    @contextlib.contextmanager
+    def running_a_body(self) -> Iterator[None]:
+        """While a job's body runs, no call is prepared: a body must not call jobs, and a prepared call would not notice."""
+        with self.build_lock:
+            self.bodies_running += 1
+            for job in self.jobs_declared():
+                job.prepare_anew()
+            try:
+                yield
+            finally:
+                self.bodies_running -= 1
 
     def jobs_declared(self) -> list[Job]:
         """All jobs that can still be called, those that were replaced by others of their name included."""

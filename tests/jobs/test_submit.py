@@ -110,3 +110,29 @@ def test_what_is_wrong_raises_at_the_call():
     with pytest.raises(ModeError, match="called inside the body"):
         inside(X)
     assert job.submit(X).result()[0] == 0.0
+
+
+@pytest.mark.parametrize("how", ["array", "Blob", "submit"])
+def test_a_job_that_has_been_called_cannot_be_called_in_a_body_either(how: str) -> None:
+    ones = np.ones((2, 3), np.float32)
+
+    @flow.global_function(type="train")
+    def inner(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        loss = x * flow.get_variable("w", (3,), initializer=flow.zeros_initializer())
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)
+        return loss
+
+    inner(ones)
+    inner.submit(ones).result()
+    weights = flow.get_all_variables()["w"].numpy()
+
+    @flow.global_function()
+    def outer(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        if how == "submit":
+            return x + float(inner.submit(ones).result()[0, 0])
+        return x + inner(x if how == "Blob" else ones)
+
+    with pytest.raises(ModeError, match="'inner' was called inside the body of job 'outer'"):
+        outer(ones)
+    np.testing.assert_array_equal(flow.get_all_variables()["w"].numpy(), weights)
+    np.testing.assert_allclose(inner(ones)[0], weights, rtol=1e-6)  # where it may be called it goes on

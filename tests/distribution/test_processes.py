@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ def test_arrays_move_between_processes_bit_for_bit(program: Any) -> None:
 
 
 ON_ONE = """
+import json
 import sys
 import numpy as np
 import oneflow as flow, oneflow.typing as tp
@@ -77,6 +79,7 @@ def test_a_job_on_a_device_of_one_process(place: str, program: Any) -> None:
 
 
 TRAINING = """
+import json
 import sys
 import numpy as np
 import oneflow as flow, oneflow.typing as tp
@@ -442,3 +445,38 @@ def test_each_process_feeds_its_part(program: Any) -> None:
     assert "its own part of the batches of job 'alike': give each process other data" in done.stderr
     assert done.stderr.count("all devices are fed the same arrays") == 1
     assert "in the first call of job 'lists'" in done.stderr
+
+
+STAGES = """
+import numpy as np
+import oneflow as flow, oneflow.typing as tp
+
+several = flow.distributed.get_world_size() > 1
+flow.config.cpu_device_num(2)
+flow.manual_seed(3)
+
+@flow.global_function(type="train")
+def train(x: tp.Numpy.Placeholder((8, 5))) -> tp.Numpy:
+    h = flow.unpack(x, 4)
+    for stage in range(2):
+        with flow.scope.placement("cpu", f"{stage if several else 0}:0-1"):
+            h = flow.layers.dense(h, 4, kernel_initializer=flow.random_normal_initializer(stddev=0.5), name=f"s{stage}")
+    flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [0.01])).minimize(h)
+    return h
+
+x = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
+for _ in range(100):
+    last = train(x)
+if flow.distributed.get_rank() == 0:
+    print(last.tolist())
+"""
+
+
+def test_micro_batches_of_stages_with_several_devices_each(program: Any) -> None:
+    """Many collectives are under way at once, between all devices and between some: they hung before the tenth step or so."""
+    found = []
+    for command in ((), TWO):
+        done = program(STAGES, *command)
+        assert done.returncode == 0, done.stderr
+        found.append(np.array(json.loads(done.stdout)))
+    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)

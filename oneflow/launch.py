@@ -79,14 +79,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not 0 <= given.node_rank < given.nnodes:
         made.error(f"--node_rank must be in [0, {given.nnodes}), it is {given.node_rank}")
     stop = _Stop()
-    shared = _shared(given, made.error)
-    for restart in range(given.restarts + 1):
-        if restart:
-            _say(f"starting all processes again (restart {restart} of {given.restarts})")
-        attempt = {**shared, rendezvous.RESTART_COUNT: str(restart)}
-        status = _Processes(given, _master(given, made.error), attempt, stop).run()
-        if status in (0, PREEMPTED) or stop.signal:
-            break
+    try:
+        shared = _shared(given, made.error)
+        for restart in range(given.restarts + 1):
+            if restart:
+                _say(f"starting all processes again (restart {restart} of {given.restarts})")
+            attempt = {**shared, rendezvous.RESTART_COUNT: str(restart)}
+            status = _Processes(given, _master(given, made.error), attempt, stop).run()
+            if status in (0, PREEMPTED) or stop.signal:
+                break
+    finally:
+        stop.close()
     return status
 
 
@@ -147,12 +150,27 @@ class _Stop:
             signal.signal(number, self._note)
         if hasattr(signal, "SIGUSR1"):
             signal.signal(signal.SIGUSR1, self._pass_on)
+        # in the launcher's group, with nothing to do: what ends it has reached the launcher's own processes, too
+        idle = [sys.executable, "-I", "-S", "-c", "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); signal.pause()"]
+        nowhere = subprocess.DEVNULL
+        self._witness = subprocess.Popen(idle, stdin=nowhere, stdout=nowhere, stderr=nowhere, preexec_fn=_end_with_parent)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         self.passed_on = number
+
+    def reached_all(self) -> bool:
+        """Whether the signal went to the whole process group, as that of Ctrl-C does: passed on, it would be a second one."""
+        try:
+            return self._witness.wait(0.2) is not None
+        except subprocess.TimeoutExpired:
+            return False
+
+    def close(self) -> None:
+        self._witness.kill()
+        self._witness.wait()
 
 
 class _Processes:
@@ -197,6 +215,8 @@ class _Processes:
                     if not status:
                         _say(f"process {rank} of {self._count} {_described(found)}; the others end, too")
                         deadline = time.monotonic() + _GRACE_SECONDS
+                    elif found != 1:
+                        _say(f"process {rank} of {self._count} {_described(found)}")
                     # who gives up because another was lost ends with 1, and sometimes before it: other statuses say more
                     status = found if found > 0 else 128 - found
             if stop.passed_on:
@@ -205,7 +225,8 @@ class _Processes:
             if stop.signal and not told:
                 patience = _SAVE_SECONDS if stop.signal == signal.SIGTERM else _KILL_SECONDS
                 told, status, deadline = True, 128 + stop.signal, time.monotonic() + patience
-                _signal(running.values(), stop.signal)
+                if not stop.reached_all():
+                    _signal(running.values(), stop.signal)
             if running and time.monotonic() > deadline:
                 _say(f"{_named(running)} did not end and had to be stopped")
                 _signal(running.values(), signal.SIGTERM)

@@ -36,6 +36,9 @@ def test_the_launcher_starts_processes_and_hides_what_others_print(tmp_path: Pat
 def test_the_launcher_gives_the_status_of_what_failed(tmp_path: Path) -> None:
     done = _launch(tmp_path, WHO + "sys.exit(7 * rank)", "--nproc", "2")
     assert done.returncode == 7 and "process 1 of 2 ended with status 7" in done.stderr
+    late = "import time\ntime.sleep(1 - rank)\nsys.exit(5 - 4 * rank)"  # who gives up because another fails ends with 1
+    done = _launch(tmp_path, WHO + late, "--nproc", "2")
+    assert done.returncode == 5 and "process 0 of 2 ended with status 5" in done.stderr
     done = _launch(tmp_path, WHO + "os.kill(os.getpid(), 9)", "--nproc", "1")
     assert done.returncode == 137 and "was ended by SIGKILL" in done.stderr
     for wrong in (("--nproc", "0"), ("--nnodes", "2"), ("--node_rank", "1"), ("--master", "here")):
@@ -55,6 +58,33 @@ def test_a_signal_ends_what_the_launcher_started(tmp_path: Path) -> None:
     for pid in started:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("to_the_group", [True, False])
+def test_one_ctrl_c_is_one_for_each_process(to_the_group: bool, tmp_path: Path) -> None:
+    """A terminal sends it to the launcher and to what it started; a program, to the launcher alone."""
+    counting = """
+import signal, time
+count = 0
+def note(*_):
+    global count
+    count += 1
+signal.signal(signal.SIGINT, note)
+os.write(1, b"ready\\n")
+begin = time.monotonic()
+while not count and time.monotonic() - begin < 30:
+    time.sleep(0.01)
+time.sleep(1)
+os.write(1, f"{count}\\n".encode())
+"""
+    (tmp_path / "script.py").write_text(WHO + counting)
+    command = [sys.executable, "-m", "oneflow.launch", "--nproc", "2", "--all-output", "script.py"]
+    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, start_new_session=True)
+    assert launcher.stdout is not None
+    assert [launcher.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+    (os.killpg if to_the_group else os.kill)(launcher.pid, signal.SIGINT)
+    assert launcher.communicate(timeout=30)[0].split() == ["1", "1"]
+    assert launcher.returncode == 130
 
 
 def test_all_processes_of_one_machine_are_given_one_secret(tmp_path: Path) -> None:

@@ -477,7 +477,8 @@ def from_conf(conf: Mapping[str, Mapping[str, Any]]) -> Any:
         )
     ((key, parameters),) = conf.items()
     if key not in _CONFS:
-        _refuse(function, f"there is no initializer {shown(key)}; did you mean {' or '.join(closest(str(key), _CONFS))}?",
+        near = closest(str(key), _CONFS)
+        _refuse(function, f"there is no initializer {shown(key)}" + (f"; did you mean {' or '.join(near)}?" if near else ""),
                 f"use one of {', '.join(_CONFS)}")  # fmt: skip
     rest = dict(parameters)
     made = _CONFS[key](rest)

@@ -215,6 +215,7 @@ class _Reading:
                 reader = Reader(self, node, self.model._opset)
                 try:
                     found = known[node.op_type](reader, *given)
+                    reader.refuse_others()
                 except OneFlowError:
                     raise
                 except Exception as error:  # NotRead; or whatever comes of attributes that make no sense

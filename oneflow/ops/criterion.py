@@ -26,7 +26,8 @@ def reduced(values: Array, reduction: str) -> Array:
         return values
     total = lax.reduce_sum(values, tuple(range(values.ndim)))
     if reduction == "mean":
-        total = lax.mul(total, like(1 / math.prod(values.shape), values))
+        count = math.prod(values.shape)
+        total = lax.mul(total, like(1 / count if count else math.nan, values))
     return lax.reshape(total, (1,))
 
 

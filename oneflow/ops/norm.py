@@ -259,7 +259,7 @@ def norm_axes(what: str, x: Blob, begin_norm_axis: int, begin_params_axis: int) 
 @op("layer_norm_grad", nondifferentiable=True)
 def _layer_norm_grad(dy: Array, x: Array, mean: Array, inverse: Array, *, begin: int) -> Array:
     axes = tuple(range(begin, x.ndim))
-    share = like(1 / math.prod(x.shape[begin:]), x)
+    share = like(1 / (math.prod(x.shape[begin:]) or 1), x)
     leading = (*x.shape[:begin], *(1 for _ in axes))
     mean, inverse = (broadcast_to(lax.reshape(v, leading), x.shape) for v in (mean, inverse))
     normal = lax.mul(lax.sub(x, mean), inverse)

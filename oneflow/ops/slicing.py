@@ -295,6 +295,8 @@ def _getitem(x: Array, *, index: tuple[Index, ...]) -> Array:
             continue
         if isinstance(entry, tuple):
             shape.append(y.shape[axis])
+        elif not y.shape[axis]:  # of an input whose size varies
+            raise ValueError(f"index {entry} is outside axis {axis}, which has size {x.shape[axis]}")
         axis += 1
     shape += y.shape[axis:]
     return lax.reshape(y, tuple(shape) or (1,))

@@ -177,9 +177,18 @@ def train(x: tp.Numpy.Placeholder((16, 6))) -> tp.Numpy:
 def other(x: tp.Numpy.Placeholder((16, 6))) -> tp.Numpy:
     return x + x
 
+@flow.global_function()
+def alike(x: tp.Numpy.Placeholder((16, 6))) -> tp.Numpy:
+    return x * x
+
 x = np.ones((16, 6), np.float32)
 train(x), other(x)
+if how == "ends":
+    alike(x)
 print("begun", flush=True)
+if how == "ends":
+    (other if rank else alike)(x)
+    sys.exit()
 if how == "killed" and rank == 0:
     os.kill(os.getpid(), 9)
 if how == "raises" and rank == 1:
@@ -213,6 +222,7 @@ LOST = {
     "elsewhere": (137, ["process 0 of 2 cannot go on: process 1 is gone without a word", "its next call will raise this"]),
     "exits": (3, ["the program of process 1 ended after 2 calls, and this one waits for it in call 3, job 'train'"]),
     "calls": (1, ["the programs differ: call 3 is job 'train' here and job 'other' in process 1"]),
+    "ends": (1, ["the programs differ: call 4 is job '", "every process must make the same calls"]),
     "differs": (1, ["differ in job 'train'", "'a-weight': float32[11, 6]", "'a-weight': float32[12, 6]", "the same script"]),
 }  # fmt: skip
 

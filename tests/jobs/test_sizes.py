@@ -424,3 +424,28 @@ def test_an_empty_batch_leaves_moving_statistics_as_they_are(native):
             np.testing.assert_array_equal(after[name], before[name], err_msg=name)
     assert np.isfinite(train([x[:2]])[0]).all()
     assert np.abs(flow.get_all_variables()["n-moving_mean"].numpy() - before["n-moving_mean"]).max() > 0
+
+
+@pytest.mark.parametrize("loss", ["MSELoss", "L1Loss", "BCEWithLogitsLoss", "KLDivLoss"])
+def test_the_mean_loss_of_no_rows_is_not_a_number(loss):
+    @flow.global_function(type="train")
+    def train(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
+        y = x * flow.get_variable("w", (3,), initializer=flow.ones_initializer())
+        value = getattr(flow.nn, loss)(y, x * 0.5)
+        sgd(0.1).minimize(value)
+        return value
+
+    (found,) = train([np.zeros((0, 3), F32)])
+    assert found.shape == (1,) and np.isnan(found).all()
+    assert (flow.get_all_variables()["w"].numpy() == 1).all()
+    assert np.isfinite(train([np.full((2, 3), 0.3, F32)])[0]).all()
+
+
+def test_an_index_beyond_what_is_fed():
+    @flow.global_function()
+    def job(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
+        return x[3]
+
+    np.testing.assert_array_equal(job([np.arange(12, dtype=F32).reshape(4, 3)])[0], [9, 10, 11])
+    with pytest.raises(FeedShapeError, match=r"index 3 is outside axis 0, which has size 2"):
+        job([np.zeros((2, 3), F32)])

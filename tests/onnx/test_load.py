@@ -199,6 +199,26 @@ def test_op_types_without_a_counterpart_are_all_listed(tmp_path: Path) -> None:
         flow.onnx.load(tmp_path / "m.onnx")
 
 
+def test_attributes_that_change_the_values_are_read_or_refused(tmp_path: Path) -> None:
+    """Those that ONNX takes by itself may be written down."""
+    make = onnx.helper.make_node
+    for attributes, accepted in (({"round_mode": "down"}, False), ({"saturate": 1}, True), ({"saturate": 0}, False)):
+        model = node_model(make("Cast", ["x"], ["y"], to=1, **attributes))
+        model.opset_import[0].version = 21
+        onnx.save(model, str(tmp_path / "m.onnx"))
+
+        @flow.global_function()
+        def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+            return flow.onnx.load(tmp_path / "m.onnx")(x)
+
+        if accepted:
+            assert (job(np.ones((2, 3), np.float32)) == 1).all()
+        else:
+            (name,) = attributes
+            with pytest.raises(ExportError, match=rf"Cast.*attribute {name}={attributes[name]!r} has no counterpart"):
+                job(np.ones((2, 3), np.float32))
+
+
 def test_wrong_files(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="there is no file"):
         flow.onnx.load(tmp_path / "m.onnx")

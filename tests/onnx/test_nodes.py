@@ -54,6 +54,8 @@ IMAGE = floats(2, 3, 4, 5)
 UP, BETWEEN, SIZES = (Constant(v, d) for v, d in (([1, 1, 2, 3], "f4"), ([1, 1, 1.5, 0.6], "f4"), ([2, 3, 7, 3], "i8")))
 TRANSPOSED = Constant(floats(4, 2, 3, 3))
 NODES = [
+    *(node("DepthToSpace", floats(2, 8, 2, 3), blocksize=2, mode=mode) for mode in ("DCR", "CRD")),
+    node("SpaceToDepth", floats(2, 3, 4, 6), blocksize=2),
     *(
         node("Resize", IMAGE, None, factors, mode="nearest", coordinate_transformation_mode=place, nearest_mode=rule)
         for place, rule, factors in [

@@ -14,6 +14,8 @@ import numpy as np
 from ...graph.node import Blob
 
 Read = Callable[..., Any]
+# for training, of the first opsets, for how a result is stored, and what a convolution's weights say, too
+_WITHOUT_EFFECT = ("seed", "momentum", "consumed_inputs", "spatial", "stash_type", "kernel_shape")
 _READERS: dict[str, Read] = {}
 
 
@@ -58,16 +60,34 @@ class Reader:
         self.node = node
         self.opset = opset
         self._attrs = {a.name: a for a in node.attribute}
+        self._asked = set(_WITHOUT_EFFECT)
 
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute, as Python numbers, lists and text."""
+        self._asked.add(name)
         found = self._attrs.get(name)
-        if found is None:
-            return default
-        value = self._reading.model._onnx.helper.get_attribute_value(found)
+        return default if found is None else self._plain(found)
+
+    def _plain(self, attribute: Any) -> Any:
+        value = self._reading.model._onnx.helper.get_attribute_value(attribute)
         if isinstance(value, bytes):
             return value.decode()
         return value if isinstance(value, (int, float)) or hasattr(value, "DESCRIPTOR") else list(value)
+
+    def refuse_others(self) -> None:
+        """Raises NotRead for an attribute that nobody asked for, unless it is what ONNX takes without it."""
+        left = {name: self._plain(found) for name, found in self._attrs.items() if name not in self._asked}
+        if not left:
+            return
+        onnx = self._reading.model._onnx
+        try:
+            known = onnx.defs.get_schema(self.node.op_type, self.opset, self.node.domain).attributes
+        except onnx.defs.SchemaError:
+            known = {}
+        for name, value in left.items():
+            default = known[name].default_value if name in known else None
+            if default is None or not default.type or self._plain(default) != value:
+                self.refuse(f"its attribute {name}={value!r} has no counterpart")
 
     def blob(self, value: Any) -> Blob:
         return self._reading.blob(value)

@@ -177,7 +177,8 @@ def _depth_to_space(ctx: Reader, x: Any) -> Blob:
 def _space_to_depth(ctx: Reader, x: Any) -> Blob:
     blob, size = ctx.blob(x), ctx.attr("blocksize")
     n, c, h, w = blob.shape
-    parts = transpose(reshape(blob, [n, c, h // size, size, w // size, size]), [0, 3, 5, 1, 2, 4])
+    order = [0, 1, 3, 5, 2, 4] if ctx.attr("mode", "DCR") == "CRD" else [0, 3, 5, 1, 2, 4]
+    parts = transpose(reshape(blob, [n, c, h // size, size, w // size, size]), order)
     return reshape(parts, [n, c * size**2, h // size, w // size])
 
 

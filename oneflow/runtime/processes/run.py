@@ -324,6 +324,7 @@ class Run:
 
     def _finish_together(self) -> None:
         """Says that the program has ended. The first process, which JAX needs in the others, leaves last."""
+        self._beat()  # which names the last calls: all have to have made the same
         self._say_end("finished", "")
         if self.place.rank > 0:
             self._ended = True

@@ -57,7 +57,7 @@ FUNCTION_OPTIONS: list[Option] = [
     Option("train.loss_scale_factor", (float,), None, "Static loss scale of the dict style."),
     Option("train.num_gradient_accumulation_steps", (int,), 1, "Splits the inputs of a train job into this many micro-batches "
            "with one update for all. Placeholders are declared for the whole batch, readers for one micro-batch; the body sees "
-           "one, results are those of all."),
+           "one, results are those of all.", minimum=1),
     Option("indexed_slices_optimizer_conf", (dict,), None,
            "SGD and Adam update only the rows that a step gathered, of variables that one gather on axis 0 alone reads; e.g. "
            '{"include_op_names": {"op_name": ["table"]}}.', verify=_check_indexed_slices),

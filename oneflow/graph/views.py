@@ -41,7 +41,8 @@ def in_current_view(graph: Graph, blob: Blob) -> Blob:
     if blob.node.op is OP_VARIABLE:
         split = blob.distribute.axis
         if split not in (None, 0):
-            _fail(graph, blob, ViewError, f"a variable that is split along axis {split} has no mirrored form")
+            _fail(graph, blob, ViewError, f"a variable that is split along axis {split} has no mirrored form",
+                  "distribute=flow.distribute.split(0) where the variable is declared, or broadcast()")  # fmt: skip
         pieces = split == 0
     else:
         pieces = blob.batch_axis == 0

@@ -15,7 +15,7 @@ from ..compiler.analysis import finish
 from ..compiler.plan import Plan, plan
 from ..compiler.storing import storages
 from ..config import Resource
-from ..errors import ArgumentError, ModeError, ReturnError
+from ..errors import ArgumentError, ModeError, ReturnError, ShapeError
 from ..graph.graph import Graph, current_or_none, tracing
 from ..graph.node import Blob, Scope
 from ..layers.quantization import AwareTraining
@@ -238,7 +238,13 @@ def _placeholder(graph: Graph, label: str, definition: tp.InputDef) -> Blob:
 def _micro_batch(graph: Graph, blob: Blob) -> Blob:
     """An input as the body sees it: where gradients are accumulated, a piece of the batch."""
     steps = graph.accumulation_steps
-    return blob if steps <= 1 or blob.batch_axis != 0 else unpack(blob, steps)
+    if steps <= 1 or blob.batch_axis != 0:
+        return blob
+    if blob.shape[0] % steps:
+        rule = f"job {graph.name!r}: input {blob.op_name!r} of shape {blob.shape} does not divide into {steps} micro-batches"
+        refuse(ShapeError, rule, source=graph.source,
+               hint="train.num_gradient_accumulation_steps of the job's FunctionConfig has to divide the batch")  # fmt: skip
+    return unpack(blob, steps)
 
 
 def _number(graph: Graph, blob: Blob) -> int:

@@ -126,6 +126,21 @@ def accumulating(k: int) -> flow.FunctionConfig:
     return config
 
 
+def test_wrong_counts_of_accumulation_name_the_setting():
+    begin(1)
+
+    @flow.global_function(type="train", function_config=accumulating(3))
+    def job(x: tp.Numpy.Placeholder((8, 2))) -> tp.Numpy:
+        loss = flow.layers.dense(x, 1, name="a")
+        flow.optimizer.SGD(constant(0.1), momentum=0).minimize(loss)
+        return loss
+
+    with pytest.raises(flow.errors.ShapeError, match=r"does not divide into 3 micro-batches(.|\n)*gradient_accumulation_steps"):
+        job(np.zeros((8, 2), np.float32))
+    with pytest.raises(flow.errors.ArgumentError, match=r"num_gradient_accumulation_steps must be at least 1, got 0"):
+        accumulating(0)
+
+
 def ofrecord(value: float) -> bytes:
     record = record_pb2.OFRecord()
     record.feature["x"].float_list.value.append(value)

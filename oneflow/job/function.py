@@ -432,7 +432,7 @@ class JobFunction(Prepared, Generic[P, R_co]):
         if target is not None:
             if self._declaration.grids is not None:
                 refuse(ModeError, f"job {self.name!r} is of 8-bit integers, which cannot be planned for other hardware",
-                       hint="plan the job that it was made of", source=self.source)  # fmt: skip
+                       hint="plan the job that it was made of")  # fmt: skip
             return planning.plan_for(self._declaration, target)
         self._session.start()
         built = self._build()

@@ -169,9 +169,9 @@ class Processes:
             yield
         except ProcessError:
             raise
-        except Exception as error:
+        except Exception:
             if self._run is not None:
-                self._run.explain(error)
+                self._run.explain()
             raise
 
     def busy(self, what: str) -> contextlib.AbstractContextManager[None]:

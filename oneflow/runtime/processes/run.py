@@ -267,13 +267,13 @@ class Run:
             self._told = True
             raise ProcessError(self._message())
 
-    def explain(self, error: Exception) -> None:
-        """Raises ProcessError in the place of a collective's error, as soon as the watch knows which process was lost."""
+    def explain(self) -> None:
+        """Raises ProcessError in the place of the collective's error, as soon as the watch knows which process was lost."""
         with self._changed:
             self._changed.wait_for(lambda: self.lost, _GRACE_SECONDS)
         if self.lost:
             self._told = True
-            raise ProcessError(self._message()) from error
+            raise ProcessError(self._message()) from None
 
     def _message(self) -> str:
         place = self.place

@@ -6,7 +6,6 @@ same devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -167,21 +166,25 @@ def _laid_out(array: Any, sharding: Any) -> Any:
 
 
 def _run(function: Any, array: Any, sharding: Any) -> Any:
-    """Gloo writes to standard output when the devices of a collective meet for the first time."""
+    """Runs a function that makes an array of this ``sharding``, on the devices that ``array`` is on.
+
+    Gloo writes to standard output when the devices of a collective meet for the first time.
+    """
     if processes.first_meeting((array.sharding, sharding)):
         with processes.quiet():
             return jax.block_until_ready(function(array))
     made = function(array)
-    return jax.block_until_ready(made) if _may_starve((*array.sharding.device_set, *sharding.device_set)) else made
+    return jax.block_until_ready(made) if _may_starve(sharding) else made
 
 
-def _may_starve(devices: Iterable[Any]) -> bool:
+@cache
+def _may_starve(sharding: Any) -> bool:
     """Whether a program over these devices has to be done before another one begins.
 
     XLA has one thread for each virtual device of a process. While programs wait for another process on all of them, what that
     process waits for has none, and those of one device here do not await their turn, as those of several do.
     """
-    devices = tuple(devices)
+    devices = tuple(sharding.device_set)
     several = len({device.process_index for device in devices}) > 1
     return several and devices[0].platform == "cpu" and jax.local_device_count() > 1
 

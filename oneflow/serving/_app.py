@@ -282,7 +282,7 @@ class App:
             else:
                 request = _parsed(head_bytes, binary, model.inputs, model.outputs)
             limit = min(self._settings.timeout, request.timeout or self._settings.timeout)
-            results = await batcher.submit(request, limit, spent=time.perf_counter() - call.began)
+            results = await batcher.submit(request, limit, time.perf_counter() - call.began)
         content, headers = protocol.encode(request, results, model.outputs, model.name, model.version)
         return Answer(200, content, headers)
 

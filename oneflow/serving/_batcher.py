@@ -88,7 +88,7 @@ class Batcher:
         """How many requests wait."""
         return sum(len(queue.waiting) for queue in self._queues.values())
 
-    async def submit(self, request: InferRequest, timeout: float, spent: float = 0.0) -> list[np.ndarray]:
+    async def submit(self, request: InferRequest, timeout: float, spent: float) -> list[np.ndarray]:
         """The results for a request.
 
         Args:

@@ -102,7 +102,7 @@ def test_each_process_writes_its_parts_and_any_number_reads_them(
         assert large / count <= written <= large / count + 2000  # its parts of what is split
         assert held < 0.6 * large / 2  # no process has a whole variable
     assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == [] and command(["verify", str(target)]) == 0
-    for action, number in (("load", count), ("load", 1), ("get", 2 if count == 4 else 3)):
+    for action, number in (("load", count), ("load", 1), ("get", 2 if count == 4 else 4)):
         done = program(PROGRAM, *launched(number), arguments=(action, str(target), "2", ""), timeout=170)
         assert done.returncode == 0 and "loss" in done.stdout, done.stderr
 

@@ -1,4 +1,4 @@
-"""Threads for work that does not keep Python's lock: reading, digests, random numbers."""
+"""Threads for work that does not keep Python's lock: reading, digests, random numbers. What a thread waits for."""
 
 from __future__ import annotations
 
@@ -15,6 +15,28 @@ _MOST = 8
 
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
+
+
+class AutoResetEvent:
+    """An event for one thread that waits: ``set`` ends its wait, or else its next one.
+
+    Not a ``queue.SimpleQueue``: before Python 3.13 its ``get(timeout)`` may wait for ever, where the timeout passes at a certain
+    moment. Not a ``threading.Event``: Ctrl-C inside its ``set`` leaves a lock held.
+    """
+
+    def __init__(self) -> None:
+        self._is_clear = threading.Lock()
+        self._is_clear.acquire()
+
+    def set(self) -> None:
+        """Ends a wait. From any thread, also inside another ``set`` of the same thread."""
+        if self._is_clear.locked():
+            with suppress(RuntimeError):  # another thread was faster
+                self._is_clear.release()
+
+    def wait(self, timeout: float = -1) -> None:
+        """Waits for ``set``, at most ``timeout`` seconds; -1 as long as it takes."""
+        self._is_clear.acquire(timeout=timeout)
 
 
 def most_threads() -> int:

@@ -13,12 +13,12 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from queue import Empty, SimpleQueue
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._base import native
 from .._base.refuse import refuse
+from .._base.threads import AutoResetEvent
 from ..errors import CallbackError
 from . import processes
 from .result import Delivery, Result, block_until_ready, have_ended, queued
@@ -86,7 +86,7 @@ class DeliveryThread(Deliveries):
         self._awaited: list[Callable[[], bool]] = []  # what threads wait for
         self._asleep = False
         self.is_dozing = False  # asleep for a long nap, which ``wake`` ends
-        self._wakes: SimpleQueue[None] = SimpleQueue()
+        self._wake = AutoResetEvent()
         self._stopping = False
         self._sequence = itertools.count(1)
         self._newest: dict[int, int] = {}  # by thread: its last call, where a callback may be registered any moment
@@ -104,7 +104,7 @@ class DeliveryThread(Deliveries):
         """Ends the thread after what it is doing; does not wait for that."""
         self._stopping = True
         self._look()
-        self._wakes.put(None)
+        self._wake.set()
 
     def enter_user_code(self) -> bool:
         """Asked by the thread before it runs a callback; False: the thread is to end."""
@@ -190,7 +190,7 @@ class DeliveryThread(Deliveries):
         result = queued(delivery, results, number, thread)
         self._pending.append(result)
         if self._asleep or (self.is_dozing and delivery.watches):
-            self._wakes.put(None)
+            self._wake.set()
         return result
 
     def dispatcher(
@@ -217,7 +217,7 @@ class DeliveryThread(Deliveries):
             result = queued(delivery, results, number, thread)
             append(result)
             if self._asleep:
-                self._wakes.put(None)
+                self._wake.set()
             return result
 
         return dispatch
@@ -228,7 +228,7 @@ class DeliveryThread(Deliveries):
 
     def wake(self) -> None:
         """Has the thread look at the queue now."""
-        self._wakes.put(None)
+        self._wake.set()
 
     def moved_on(self, thread: int) -> None:
         """The thread does something else now than register a callback for its last call."""
@@ -238,7 +238,7 @@ class DeliveryThread(Deliveries):
         """Queues callbacks that were registered after their call was delivered."""
         self._late.append((next(self._lates), result))
         if self._asleep or self.is_dozing:
-            self._wakes.put(None)
+            self._wake.set()
 
     def wait_for(self, result: Result[Any]) -> None:
         """Waits until the call's watch handlers have run; on the delivery thread, runs them."""
@@ -396,7 +396,7 @@ class DeliveryThread(Deliveries):
         with self._progress:
             self._awaited.append(condition)
             try:
-                self._wakes.put(None)  # now, whatever the thread is waiting for
+                self._wake.set()  # now, whatever the thread is waiting for
                 while not condition():
                     self._progress.wait(1.0)
             finally:
@@ -414,16 +414,16 @@ class DeliveryThread(Deliveries):
                 if self._callers_deliver:
                     self._doze()
                 else:
-                    self._nap(_NAP)
+                    self._wake.wait(_NAP)
             elif self._step():
                 naps, pauses = 1, 0
             elif naps < _IDLE_NAPS:
                 naps += 1
-                self._nap(_NAP)
+                self._wake.wait(_NAP)
             else:
                 self._asleep = True
                 if not self._pending and not self._late:  # else they came in before the flag was up
-                    self._wakes.get()
+                    self._wake.wait()
                 self._asleep = False
                 naps = 0
 
@@ -434,10 +434,6 @@ class DeliveryThread(Deliveries):
         except IndexError:
             return 0
 
-    def _nap(self, seconds: float) -> None:
-        with contextlib.suppress(Empty):
-            self._wakes.get(timeout=seconds)
-
     def _doze(self) -> None:
         """A long nap: callers deliver all that nothing is to be run for. Who adds something to run sees the flag, or is seen."""
         self._callers_deliver = False
@@ -445,7 +441,7 @@ class DeliveryThread(Deliveries):
         with self._turn:  # callers only append meanwhile
             is_waited_for = any(self._pending[i].is_waited_for for i in range(len(self._pending)))
         if not self._late and not is_waited_for:
-            self._nap(_LONG_NAP)
+            self._wake.wait(_LONG_NAP)
         self.is_dozing = False
 
     def _step(self) -> bool:

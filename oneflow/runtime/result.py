@@ -351,7 +351,10 @@ class Result(Record, concurrent.futures.Future[T]):
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]
-        return self._waiters_of().condition
+        shared = self._waiters_of()
+        if self.passed and shared.told is not None:  # maybe it passed unseen, before there was anything to tell
+            self._wake()
+        return shared.condition
 
     @property
     def _waiters(self) -> list[Any]:  # type: ignore[override]
@@ -359,7 +362,10 @@ class Result(Record, concurrent.futures.Future[T]):
 
     @property
     def _state(self) -> str:  # type: ignore[override]
-        return FINISHED if self.passed else RUNNING
+        # for whoever holds the condition it must not change: ``wait`` looks twice, and counts what it is to be told of
+        shared = self._shared
+        is_over = self.passed if shared is None else shared.told is None
+        return FINISHED if is_over else RUNNING
 
     # --- the delivery thread's side
 

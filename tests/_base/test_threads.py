@@ -12,7 +12,7 @@ import time
 import pytest
 
 from oneflow._base import threads
-from oneflow._base.threads import end_if_abandoned, on_threads
+from oneflow._base.threads import AutoResetEvent, end_if_abandoned, on_threads
 
 PROGRAM = """
 import os, random, signal, threading, time
@@ -166,3 +166,46 @@ def test_without_further_threads_the_caller_does_it_all(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert on_threads(abs, range(-3, 3)) == [3, 2, 1, 0, 1, 2]
+
+
+def test_an_event_that_is_set_at_any_moment_ends_one_wait():
+    event, began = AutoResetEvent(), time.monotonic()
+    event.set()
+    event.set()
+    event.wait()
+    event.wait(0.2)  # nothing is left of the second
+    assert time.monotonic() - began > 0.19
+
+    there_and_back = 20_000
+    back = AutoResetEvent()
+
+    def answer() -> None:
+        for _ in range(there_and_back):
+            event.wait()
+            back.set()
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    for _ in range(there_and_back):
+        event.set()
+        back.wait()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_wait_whose_time_passes_at_any_moment_ends():
+    """Of SimpleQueue's short waits about one in 10,000 never ended, and with it the thread of callbacks."""
+    event = AutoResetEvent()
+
+    def work() -> None:
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            for timeout in (0, 1e-9, 1e-7, 1e-6, 2e-4):
+                event.set()
+                event.wait()
+                event.wait(timeout)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()

@@ -684,6 +684,30 @@ def test_results_that_are_used_in_all_ways_while_others_pass():
     assert used and all(f._results == ((), (), ()) for f in used)  # the device's arrays are released
 
 
+@pytest.mark.parametrize("how", [concurrent.futures.ALL_COMPLETED, concurrent.futures.FIRST_EXCEPTION, "as_completed"])
+def test_a_call_passes_while_wait_is_counting(how, monkeypatch):
+    """``concurrent.futures`` relies on the states of futures not changing while it holds their conditions."""
+    job, *_ = one_of_one()
+    begun, go = threading.Event(), threading.Event()
+    job.submit(ONE).add_done_callback(lambda _: (begun.set(), go.wait(100)))
+    assert begun.wait(100)
+    future = job.submit(2 * ONE)
+    install = concurrent.futures._base._create_and_install_waiters
+
+    def passes_first(futures, return_when):
+        go.set()
+        while not future.passed:
+            time.sleep(0.001)
+        return install(futures, return_when)
+
+    monkeypatch.setattr(concurrent.futures._base, "_create_and_install_waiters", passes_first)
+    if how == "as_completed":
+        assert list(concurrent.futures.as_completed([future], 60)) == [future]
+    else:
+        assert concurrent.futures.wait([future], 60, how).done == {future}
+    assert not future._waiters
+
+
 def test_threads_that_call_and_submit():
     job, *_ = one_of_one()
     job(ONE)

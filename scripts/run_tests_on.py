@@ -71,7 +71,7 @@ def install(python: str, venv: Path, options: argparse.Namespace) -> str:
         needed = [each for each in needed if each.startswith(("pytest", "hypothesis", "scipy"))]
     chosen = [requirement("jax", options.jax), requirement("jaxlib", options.jax), requirement("numpy", options.numpy)]
     parts = [str(ROOT), *([str(ROOT / "native")] if options.native else [])]
-    quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
+    quiet = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-compile"]  # most modules are never imported
     subprocess.run([inside, "-m", "pip", "install", *quiet, *parts, *needed, *chosen], check=True)
     names = ("jax", "jaxlib", "numpy", "scipy", "torch", "oneflow-jax-native")
     listed = (

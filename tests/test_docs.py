@@ -130,7 +130,7 @@ def test_output_that_a_page_shows_is_compared(tmp_path: Path) -> None:
 
 
 def test_the_main_example_on_a_little_data(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "examples" / "train_lenet.py"), "--batches", "80"]
+    command = [sys.executable, str(ROOT / "examples" / "train_lenet.py"), "--batches", "50"]
     for directory in ("lenet_model", "lenet_model_2"):  # each run saves to a fresh directory
         done = subprocess.run(command, cwd=tmp_path, env=OF_USERS, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         assert done.returncode == 0, done.stderr[-4000:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import oneflow
+from oneflow._base import jax as lazy_jax
 
 PACKAGE = Path(oneflow.__file__).resolve().parent
 RANKS = [
@@ -286,3 +288,27 @@ def test_files_do_not_import_each_other_in_circles() -> None:
                 graph[path].add(target)
     found = [{path.relative_to(PACKAGE).as_posix() for path in circle} for circle in circles(graph)]
     assert sorted(map(sorted, found)) == sorted(map(sorted, KNOWN_CIRCLES))
+
+
+def test_the_garbage_collector_rests_while_jax_is_imported_and_is_then_as_before(tmp_path, monkeypatch):
+    for name in ("as_ever", "switched_off", "frozen"):
+        (tmp_path / f"imported_{name}.py").write_text("import gc\nwas_on = gc.isenabled()\n", encoding="utf-8")
+    (tmp_path / "imported_not.py").write_text("raise OSError", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    import_module = lazy_jax._module
+    assert not import_module("imported_as_ever").was_on
+    assert gc.isenabled() and not gc.get_freeze_count()
+    with pytest.raises(OSError):
+        import_module("imported_not")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        assert not import_module("imported_switched_off").was_on and not gc.isenabled()
+    finally:
+        gc.enable()
+    gc.freeze()
+    try:
+        count = gc.get_freeze_count()
+        assert import_module("imported_frozen").was_on and 0 < gc.get_freeze_count() <= count
+    finally:
+        gc.unfreeze()

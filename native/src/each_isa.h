@@ -7,11 +7,15 @@ using namespace simd::avx2;
 #include "isa_end.h"
 }  // namespace avx2
 
+#ifdef WITHOUT_AVX512  // for this machine alone, which has none
+namespace avx512 = avx2;
+#else
 namespace avx512 {
 using namespace simd::avx512;
 #include "avx512_begin.h"
 #include KERNELS
 #include "isa_end.h"
 }  // namespace avx512
+#endif
 
 #undef KERNELS

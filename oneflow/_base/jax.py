@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import math
+import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from . import memory as _memory
@@ -12,12 +15,25 @@ from . import memory as _memory
 _memory.keep_freed()  # here, because somebody else may start JAX before we use it
 
 
+def _module(name: str) -> ModuleType:
+    """The module, imported while the garbage collector rests: it would look through all that JAX makes, again and again."""
+    if name in sys.modules or not gc.isenabled() or gc.get_freeze_count():  # what the program has arranged stays
+        return importlib.import_module(name)
+    gc.disable()
+    try:
+        return importlib.import_module(name)
+    finally:
+        gc.freeze()
+        gc.unfreeze()  # all of it counts as old now, and is looked through when that is due
+        gc.enable()
+
+
 class _Lazy:
     def __init__(self, name: str):
         self.__dict__["_name"] = name
 
     def __getattr__(self, attribute: str) -> Any:
-        value = getattr(importlib.import_module(self._name), attribute)
+        value = getattr(_module(self._name), attribute)
         self.__dict__[attribute] = value
         return value
 
@@ -29,7 +45,7 @@ def _reshape(operand: Any, new_sizes: Sequence[int], *rest: Any, **keywords: Any
     """``jax.lax.reshape``, which leaves it to the compiler to find out that the numbers of elements differ."""
     if math.prod(operand.shape) != math.prod(new_sizes):
         raise ValueError(f"an array of shape {tuple(operand.shape)} cannot be reshaped to {tuple(new_sizes)}")
-    return importlib.import_module("jax.lax").reshape(operand, new_sizes, *rest, **keywords)
+    return _module("jax.lax").reshape(operand, new_sizes, *rest, **keywords)
 
 
 if TYPE_CHECKING:

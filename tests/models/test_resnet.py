@@ -75,7 +75,7 @@ def test_training_is_that_of_pytorch(kind: str) -> None:
         flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [RATE]), momentum=0.9).minimize(loss)
         return loss
 
-    def trained(images: np.ndarray) -> float:
+    def trained(images: np.ndarray, steps: int) -> float:
         """How far most gradients of the first step are from those of PyTorch; losses and, in float64, all else are compared."""
         module = reference().to(getattr(torch, kind)).train()
         optimizer = torch.optim.SGD(module.parameters(), RATE, momentum=0.9)
@@ -83,7 +83,7 @@ def test_training_is_that_of_pytorch(kind: str) -> None:
         handles = flow.get_all_variables().items()
         flow.load_variables({name: 0 * handle.numpy() for name, handle in handles if name.endswith("-momentum")})
         losses, most = [], 0.0
-        for step in range(4 if kind == "float32" else 2):
+        for step in range(steps):
             optimizer.zero_grad()
             expected = torch.nn.functional.cross_entropy(
                 module(torch.tensor(images)), torch.tensor(LABELS).long(), reduction="none"
@@ -100,14 +100,14 @@ def test_training_is_that_of_pytorch(kind: str) -> None:
                     close("variables", variables(), from_torch(module.state_dict()), 1e-6)
                 errors = sorted(differences(*found, floor=1e-4).values())
                 most = errors[len(errors) * 9 // 10]
-        assert losses[-1].mean() < 0.2 * losses[0].mean()
+        assert steps == 1 or losses[-1].mean() < 0.2 * losses[0].mean()
         return most
 
     # a unit that rounding moves across relu's corner changes one layer's gradient, and with it those below: by what few images
     # that is so depends on how the machine rounds
     found = []
-    for seed in (4, 0, 1):
-        found.append(trained(np.random.default_rng(seed).standard_normal(IMAGES.shape).astype(kind)))
+    for seed, steps in ((4, 4 if kind == "float32" else 2), (0, 1), (1, 1)):
+        found.append(trained(np.random.default_rng(seed).standard_normal(IMAGES.shape).astype(kind), steps))
         if found[-1] < BACKWARD:
             break
     assert found[-1] < BACKWARD and max(found) < 0.1, found

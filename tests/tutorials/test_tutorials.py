@@ -98,7 +98,7 @@ def test_page_1(tmp_path: Path) -> None:
     assert (tmp_path / "saved_by_01" / "snapshot_done").is_file()
 
     shutil.copy(HERE / "t1" / "02_sync_batch.py", tmp_path)
-    page.make_lenet("02_sync_batch.py", train_batches=20, epochs=3)
+    page.make_lenet("02_sync_batch.py", train_batches=20, epochs=1)
     evaluated = page.run("02_sync_batch.py", train_batches=6)
     images, labels = reference.mnist("train", 6)
     logits = reference.lenet(tmp_path / "lenet_models_1", reference.centred(images), "hidden", "outlayer")

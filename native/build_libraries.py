@@ -21,7 +21,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -58,20 +58,27 @@ def build(target: Path, *, sanitize: str = "") -> list[Path]:
     include = _file_of("onednn-devel-cpu-gomp", "dnnl.hpp", "oneapi").parents[2]
     (target / ONEDNN).write_bytes(_renamed(library.read_bytes()))
     shutil.copyfile(_file_of("onednn-cpu-gomp", "LICENSE.txt"), target / "LICENSE.oneDNN.txt")
-    with tempfile.TemporaryDirectory() as cache:
-        run = _compiler(cache, sanitize)
+    with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor(os.cpu_count()) as workers:
+        compiled, linked = _compiler(Path(cache), sanitize)
         pool = SOURCES / "thread_pool.cc"
-        run([pool], target / THREAD_POOL, SOURCES / "thread_pool.map")
+        # beside all else: where the compiler first links, it makes its own C++ library, which takes nearly as long
+        threads = workers.submit(lambda: linked([compiled(pool)], target / THREAD_POOL, SOURCES / "thread_pool.map"))
         headers = ["-isystem", str(include), "-isystem", str(_xla_headers())]
+        with_precompiled = [*headers, *_precompiled(Path(cache), compiled, headers)]
+        sources = sorted({*SOURCES.glob("*.cc")} - {pool})
+        calls = [workers.submit(compiled, source, with_precompiled) for source in sources]
+        window = workers.submit(compiled, SOURCES / "jpeg" / "window.cc")
+        threads.result()
         libraries = [f"-L{target}", f"-l:{ONEDNN}", f"-l:{THREAD_POOL}"]
-        run(sorted({*SOURCES.glob("*.cc")} - {pool}), target / CALLS, SOURCES / "calls.map", headers, libraries)
-        run([SOURCES / "jpeg" / "window.cc"], target / JPEG, SOURCES / "jpeg" / "window.map", (), ["-ldl"])
+        linked([call.result() for call in calls], target / CALLS, SOURCES / "calls.map", libraries)
+        linked([window.result()], target / JPEG, SOURCES / "jpeg" / "window.map", ["-ldl"])
         found = _python_headers()
         if found is not None:
             # Python ends daemon threads by unwinding their stacks with libgcc; the compiler's own unwinder does not understand it
             options = [*found, "-fno-exceptions"]
             try:
-                run([SOURCES / "python" / "fast_path.cc"], target / EXTENSION, SOURCES / "python" / "module.map", options)
+                module = compiled(SOURCES / "python" / "fast_path.cc", options)
+                linked([module], target / EXTENSION, SOURCES / "python" / "module.map")
             except subprocess.CalledProcessError as error:  # it is there for speed: all works without it
                 (target / EXTENSION).unlink(missing_ok=True)
                 print(f"{EXTENSION} is left out: it cannot be built with the headers of this Python ({error})", file=sys.stderr)
@@ -99,7 +106,8 @@ def sanitizing_compiler() -> str | None:
     return next((c for c in ("clang++", "g++") if shutil.which(c)), None)
 
 
-def _compiler(cache: str, sanitize: str):  # type: ignore[no-untyped-def]
+def _compiler(cache: Path, sanitize: str) -> tuple[Callable[..., Path], Callable[..., None]]:
+    """``compiled(source, options)`` makes an object file, ``linked(objects, output, exports, libraries)`` a shared library."""
     if sanitize:
         found = sanitizing_compiler()
         if found is None:
@@ -111,20 +119,29 @@ def _compiler(cache: str, sanitize: str):  # type: ignore[no-untyped-def]
         compile_ = [sys.executable, "-m", "ziglang", "c++", "-target", f"x86_64-linux-gnu.{GLIBC}", "-O3", "-s"]
     # a product and a sum of vectors are rounded once where the source says so, by whatever compiler
     command = [*compile_, "-std=c++17", "-fPIC", "-Wall", "-ffp-contract=off"]
-    environment = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, **os.environ}
+    environment = {"ZIG_GLOBAL_CACHE_DIR": str(cache), "ZIG_LOCAL_CACHE_DIR": str(cache), **os.environ}
 
-    def run(sources: list[Path], output: Path, exports: Path, headers: Sequence[str] = (), libraries: Sequence[str] = ()) -> None:
-        def compiled(source: Path) -> str:
-            made = str(Path(cache) / f"{source.name}.o")
-            subprocess.run([*command, "-c", str(source), "-o", made, *headers], check=True, env=environment)
-            return made
+    def compiled(source: Path, options: Sequence[str] = ()) -> Path:
+        kind = ["-x", "c++-header"] if source.suffix == ".h" else ["-c"]
+        made = cache / f"{source.name}{'.gch' if source.suffix == '.h' else '.o'}"
+        subprocess.run([*command, *options, *kind, str(source), "-o", str(made)], check=True, env=environment)
+        return made
 
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(compiled, sources))
+    def linked(objects: list[Path], output: Path, exports: Path, libraries: Sequence[str] = ()) -> None:
         link = [f"-Wl,-soname,{output.name}", f"-Wl,--version-script={exports}", "-Wl,-rpath,$ORIGIN"]
-        subprocess.run([*command, "-shared", *objects, "-o", str(output), *libraries, *link], check=True, env=environment)
+        subprocess.run(
+            [*command, "-shared", *map(str, objects), "-o", str(output), *libraries, *link], check=True, env=environment
+        )
 
-    return run
+    return compiled, linked
+
+
+def _precompiled(cache: Path, compiled: Callable[..., Path], options: Sequence[str]) -> list[str]:
+    """The options for the calls' sources that spare them their common headers, which take as long as most sources themselves."""
+    header = cache / "common.h"
+    header.write_text(f'#include <immintrin.h>\n#include "{SOURCES / "operation.h"}"\n', encoding="utf-8")
+    compiled(header, options)
+    return ["-include", str(header)]  # of which each compiler finds the precompiled form
 
 
 def _file_of(distribution: str, name: str, folder: str = "") -> Path:

@@ -165,7 +165,9 @@ def as_dtype(value: Any, argument: str = "dtype") -> dtype:
     if isinstance(value, dtype):
         return value
     hint = ""
-    if isinstance(value, (str, type, np.dtype)):
+    if isinstance(value, str) and value in ("float", "double"):  # NumPy has other names for these
+        hint = f"; write flow.{value}"
+    elif isinstance(value, (str, type, np.dtype)):
         try:
             hint = f"; write flow.{from_numpy(value).name}"
         except (ArgumentError, TypeError, DeprecationWarning):

@@ -234,7 +234,9 @@ class Feeds:
             array = self._array(spec, arg)
             if array.shape != spec.shape:
                 hint = f"feed an array of shape {spec.shape}, or declare the placeholder for {array.shape}"
-                if array.shape[1:] == spec.shape[1:] and array.ndim:
+                if self._shares and array.shape == spec.blob.shape:
+                    hint = f"feed this process's part, of shape {spec.shape}, or leave config.feed_own_part out"
+                elif array.shape[1:] == spec.shape[1:] and array.ndim:
                     hint += "; a short last batch must be dropped or padded"
                 self._fail(FeedShapeError, f"input {spec.label!r} must have shape {spec.shape}, got {array.shape}", hint, spec)
             return self._converted(spec, array)

@@ -415,7 +415,9 @@ assert np.array_equal(got[0], whole * 3)
 try:
     staged(whole)
 except flow.errors.FeedShapeError as error:
-    print(str(error).splitlines()[0])
+    first, *_, hint = str(error).splitlines()
+    print(first)
+    assert "feed this process's part, of shape (4, 3), or leave config.feed_own_part out" in hint, hint
 
 @flow.global_function()
 def same(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:

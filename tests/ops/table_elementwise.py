@@ -245,6 +245,7 @@ REFUSALS = [
     Refusal("clip without bounds", lambda x: flow.clip(x), [_F32], ArgumentError, "needs min_value or max_value"),
     Refusal("clip with a str", lambda x: flow.clip(x, "0"), [_F32], ArgumentError, "min_value must be a number, got str '0'"),
     Refusal("cast to NumPy's", lambda x: flow.cast(x, np.float32), [_F32], ArgumentError, "write flow.float32"),
+    Refusal("cast to a name", lambda x: flow.cast(x, "float"), [_F32], ArgumentError, "'float'; write flow.float\n"),
     Refusal("cast to record", lambda x: flow.cast(x, flow.record), [_F32], ArgumentError, "record has no NumPy equivalent"),
     Refusal("polyval", lambda x: m.polyval(2, x), [_F32], ArgumentError, "coeffs must be a list or tuple of numbers, got 2"),
     Refusal("add_n of shapes", lambda x, y: m.add_n([x, y]), [_F32, _F32[0]], ShapeError, "inputs must have equal shapes"),

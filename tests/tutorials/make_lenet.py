@@ -1,6 +1,6 @@
 """Trains and saves the model that page 1 offered for download, with the page's own ``lenet`` function.
 
-    python make_lenet.py PROGRAM TRAIN_BATCHES EPOCHS
+    python make_lenet.py PROGRAM TRAIN_BATCHES
 
 ``PROGRAM`` is imported, so its main part does not run.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    program, train_batches, epochs = Path(sys.argv[1]).resolve(), int(sys.argv[2]), int(sys.argv[3])
+    program, train_batches = Path(sys.argv[1]).resolve(), int(sys.argv[2])
     sys.path[0] = str(program.parent)
     spec = importlib.util.spec_from_file_location("evaluation", program)
     assert spec is not None and spec.loader is not None
@@ -38,9 +38,8 @@ def main() -> None:
     check_point = flow.train.CheckPoint()
     check_point.init()
     (train_images, train_labels), _ = mnist_util.load_data(batch_size)
-    for _ in range(epochs):
-        for images, labels in zip(train_images[:train_batches], train_labels[:train_batches], strict=True):
-            loss = train_job(images, labels)
+    for images, labels in zip(train_images[:train_batches], train_labels[:train_batches], strict=True):
+        loss = train_job(images, labels)
     print(loss.mean())
     check_point.save("./lenet_models_1")
 

@@ -64,8 +64,8 @@ class Page:
         shutil.copy(HERE / self.name / program, self.directory)
         return self._python("runner.py", program, train_batches, test_batches)
 
-    def make_lenet(self, program: str, train_batches: int, epochs: int) -> Output:
-        return self._python("make_lenet.py", program, train_batches, epochs)
+    def make_lenet(self, program: str, train_batches: int) -> Output:
+        return self._python("make_lenet.py", program, train_batches)
 
     def _python(self, script: str, *arguments: object) -> Output:
         command = [sys.executable, str(HERE / script), *map(str, arguments)]
@@ -98,7 +98,7 @@ def test_page_1(tmp_path: Path) -> None:
     assert (tmp_path / "saved_by_01" / "snapshot_done").is_file()
 
     shutil.copy(HERE / "t1" / "02_sync_batch.py", tmp_path)
-    page.make_lenet("02_sync_batch.py", train_batches=20, epochs=1)
+    page.make_lenet("02_sync_batch.py", train_batches=20)
     evaluated = page.run("02_sync_batch.py", train_batches=6)
     images, labels = reference.mnist("train", 6)
     logits = reference.lenet(tmp_path / "lenet_models_1", reference.centred(images), "hidden", "outlayer")

@@ -112,7 +112,7 @@ def convert(job: Any, name: str | None = None) -> JobFunction[..., Any]:
         leaves = [d for p in job.declaration.parameters for _, d in p.leaves()]
         if any(d.kind != "Numpy" for d in leaves) or len(leaves) != len(job.declaration.parameters):
             refuse(ModeError, f"job {job.name!r} cannot be converted: its inputs are not plain arrays of fixed shapes",
-                   source=job.source)  # fmt: skip
+                   found=_declared(job))  # fmt: skip
         values = np.asarray(observer(*(np.zeros(d.shape, d.dtype.numpy_dtype) for d in leaves)))
     finally:
         _forget(observer)
@@ -164,10 +164,14 @@ def _want_predict(job: Any, what: str) -> JobFunction[..., Any]:
         refuse(ArgumentError, f"flow.quantization.{what} needs a job function, got {shown(job)}")
     if job.train:
         refuse(ArgumentError, f"flow.quantization.{what} needs a predict job, and {job.name!r} trains",
-               hint='a function under @flow.global_function("predict") that shares its variables', source=job.source)  # fmt: skip
+               found=_declared(job), hint='a function under @flow.global_function("predict") that shares its variables')  # fmt: skip
     if job.declaration.grids is not None:
-        refuse(ArgumentError, f"job {job.name!r} is of 8-bit integers already", source=job.source)
+        refuse(ArgumentError, f"job {job.name!r} is of 8-bit integers already", found=_declared(job))
     return job
+
+
+def _declared(job: JobFunction[..., Any]) -> list[tuple[str, str]]:
+    return [("the job", f"{job.source}   {job.source.text}")]
 
 
 def _want_name(job: JobFunction[..., Any], name: Any) -> str:

@@ -12,6 +12,7 @@ from .._base import jax_versions
 from .._base.dist import Placement
 from .._base.jax import jax
 from .._base.log import notice
+from .._base.refuse import refuse
 from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
 from ..compiler.options import NAMED_KERNELS, compiler_options, cpu_options, product_precision
@@ -95,7 +96,8 @@ class Executable:
             self.plan = on_one_place(plan, max(map(len, distinct.values())))
         self._together = processes.count() > 1
         if self._together and self.debugging[2]:
-            raise ModeError("flow.config.find_nonfinite works in runs of one process; this one has several")
+            refuse(ModeError, "flow.config.find_nonfinite works in runs of one process; this one has several",
+                   hint="flow.config.find_nonfinite(False), and the job in one process")  # fmt: skip
         collective = any(len(d) > 1 and d[0].platform == "cpu" for d in distinct.values())
         self._on_cpu = any(d[0].platform == "cpu" for d in distinct.values())
         if not self._on_cpu:

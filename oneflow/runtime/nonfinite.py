@@ -11,6 +11,7 @@ import numpy as np
 
 from .._base.jax import jax, jnp
 from .._base.log import announced
+from .._base.refuse import refuse
 from .._base.source import Source
 from ..compiler.analysis import STEP_PREFIX
 from ..compiler.layout import Storage
@@ -255,8 +256,8 @@ def find(plan: Plan, storages: Mapping[str, Storage], state: Any, reads: Any, fe
     Raises ModeError where devices are fed tensors of different shapes.
     """
     if plan.devices or any(isinstance(feed, tuple) for feed in feeds):
-        raise ModeError(f"job {plan.graph.name!r} cannot be run op by op: its devices are fed tensors of different shapes\n"
-                        f"  try        tensors of one shape on all devices")  # fmt: skip
+        refuse(ModeError, f"job {plan.graph.name!r} cannot be run op by op: its devices are fed tensors of different shapes",
+               hint="tensors of one shape on all devices")  # fmt: skip
     plan = replace(plan, arrangement=None)
     doing = f"a step of job {plan.graph.name!r} op by op"
     with announced(lambda: f"running {doing}", lambda: f"ran {doing}"), jax.enable_x64(True):

@@ -424,6 +424,14 @@ def same(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
     return x + 0
 
 same(np.full(4, rank, np.float32))
+flow.config.find_nonfinite(True)
+try:
+    same(np.zeros(4, np.float32))
+except flow.errors.ModeError as error:
+    assert "runs of one process" in str(error) and "same(np.zeros(4, np.float32))" in str(error), error
+else:
+    raise SystemExit("find_nonfinite was not refused")
+flow.config.find_nonfinite(False)
 
 @flow.global_function(function_config=config)
 def alike(x: tp.Numpy.Placeholder((8, 3))) -> tp.Numpy:

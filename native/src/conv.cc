@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "blocked_im2col.h"
 #include "conv_spec.h"
 #include "depthwise.h"
 #include "direct.h"
@@ -48,6 +49,9 @@ std::unique_ptr<ConvAlgorithm> choose_algorithm(const ConvSpec& s, int threads, 
   if (is_for_im2col(s)) {
     auto im2col = std::make_unique<Im2colConv>(s, threads, describe_only);
     if (!im2col->is_slow()) return im2col;
+  }
+  if (!(s.flags & ConvSpec::kAlwaysDirect) && BlockedIm2col::takes(s) && DirectConv(s, threads, true).is_slow()) {
+    return std::make_unique<BlockedIm2col>(s, threads);
   }
   return choose_direct(s, threads, describe_only);
 }

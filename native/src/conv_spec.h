@@ -29,6 +29,7 @@ struct ConvSpec {
         throw std::invalid_argument("the output's size is not that of the windows");
       }
     }
+    if (n == 1 && groups > 1) add_axis();
   }
 
   bool weights_channels_last() const { return flags & kWeightsChannelsLast; }
@@ -92,6 +93,15 @@ struct ConvSpec {
   int64_t groups;
   dims input, kernel, output;  // (N, C, ...), (O, C / groups, ...), (N, O, ...), whatever their order in memory
   dims strides, dilations, pad_low, pad_high;
+
+ private:
+  // An image of one row for one without rows: oneDNN's kernels for depthwise convolutions are for images.
+  void add_axis() {
+    n = 2;
+    for (dims* shape : {&input, &kernel, &output}) shape->insert(shape->begin() + 2, 1);
+    for (dims* each : {&strides, &dilations}) each->insert(each->begin(), 1);
+    for (dims* each : {&pad_low, &pad_high}) each->insert(each->begin(), 0);
+  }
 };
 
 // One way to compute a convolution.

@@ -43,10 +43,6 @@ dnnl::memory::desc any_layout(const dnnl::memory::desc& desc) {
   return {desc.get_dims(), desc.get_data_type(), dnnl::memory::format_tag::any};
 }
 
-bool is_slow_implementation(const std::string& name) {
-  return name.find("ref") != std::string::npos || name.find("gemm:") != std::string::npos;
-}
-
 // oneDNN's implementation for these layouts, of which `any` ones are for it to choose.
 dnnl::primitive_desc find(const ConvSpec& s, const Layouts& l) {
   const auto training = dnnl::prop_kind::forward_training;

@@ -62,7 +62,7 @@ void finish_as(const Epilogue& after, const float* sums, int64_t step, int64_t r
     const float* residual = kHasResidual ? after.residual + row * columns + column : nullptr;
     float* to = after.result + row * columns + column;
     for (int64_t r = 0; r < rows; r++, to += columns) {
-      Floats x = load(sums + r * step) + offset;
+      Floats x = (is_whole ? load(sums + r * step) : load(sums + r * step, present)) + offset;
       if (kHasResidual) x = x + (is_whole ? load(residual) : load(residual, present)), residual += columns;
       x = activated<kActivation>(high, x);
       if (is_scaled) x = fma(x, all(factor), all(shift));

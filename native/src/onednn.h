@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "dnnl.hpp"
 #include "isa.h"
@@ -58,6 +59,11 @@ inline dnnl::primitive_attr user_scratchpad() {
 
 inline dnnl::memory take_scratchpad(Scratch& scratch, size_t size) {
   return dnnl::memory({{static_cast<int64_t>(size)}, dt::u8, dims{1}}, engine(), scratch.take(size));
+}
+
+// Whether it is one that oneDNN takes where it has no better one: convolutions by products of matrices, which it packs in each call.
+inline bool is_slow_implementation(const std::string& name) {
+  return name.find("ref") != std::string::npos || name.find("gemm:") != std::string::npos;
 }
 
 // Copies an array from one layout in memory into another.

@@ -115,10 +115,12 @@ void PackedGemm::pack(const float* b, float* packed) const {
   }
 }
 
-void PackedGemm::run(const float* a, const float* b, float* c, Scratch& scratch) const { run({a, b, c, nullptr}, scratch); }
+void PackedGemm::run(const float* a, const float* b, float* c, Scratch& scratch, bool adds) const {
+  run({a, b, c, nullptr, adds}, scratch);
+}
 
 void PackedGemm::run(const float* a, const float* packed, const Epilogue& after, Scratch& scratch) const {
-  run({a, packed, after.result, &after}, scratch);
+  run({a, packed, after.result, &after, false}, scratch);
 }
 
 void PackedGemm::run(const Operands& first, Scratch& scratch) const {
@@ -129,7 +131,7 @@ void PackedGemm::run(const Operands& first, Scratch& scratch) const {
     auto* mine = reinterpret_cast<float*>(packed + static_cast<size_t>(thread) * aligned((packed_a() + packed_b()) * sizeof(float)));
     for (int64_t unit = s.batch * parts * thread / threads_; unit < s.batch * parts * (thread + 1) / threads_; unit++) {
       const int64_t pair = unit / parts, i = unit % parts / across_, j = unit % parts % across_;
-      const Operands operands{first.a + pair * s.m * s.k, first.b + pair * s.k * s.n, first.c + pair * s.m * s.n, first.after};
+      const Operands operands{first.a + pair * s.m * s.k, first.b + pair * s.k * s.n, first.c + pair * s.m * s.n, first.after, first.adds};
       const auto row = [&](int64_t part) { return std::min(s.m, panels[0] * part / down_ * kernels().most_rows); };
       const auto column = [&](int64_t part) { return std::min(s.n, panels[1] * part / across_ * kernels().tile); };
       multiply(operands, row(i), row(i + 1), column(j), column(j + 1), mine);
@@ -140,7 +142,7 @@ void PackedGemm::run(const Operands& first, Scratch& scratch) const {
 void PackedGemm::multiply(const Operands& operands, int64_t row, int64_t last_row, int64_t column, int64_t last_column,
                           float* packed) const {
   const Kernels& k = kernels();
-  const auto& [a, b, c, after] = operands;
+  const auto& [a, b, c, after, adds] = operands;
   float *left = packed, *right = packed + packed_a();
   const int64_t depths = parts_of(shape_.k, kDepth), blocks = parts_of(last_row - row, kRows), width = parts_of(shape_.n, k.tile) * k.tile;
   const int64_t most_columns = has_packed_b_ && blocks == 1 ? last_column - column : kColumns;
@@ -166,7 +168,7 @@ void PackedGemm::multiply(const Operands& operands, int64_t row, int64_t last_ro
             const float* rows_of_a = left + panels.packed(i, depth);
             float* sums = c + at * shape_.n + column + j;
             if (!has_packed_b_) {
-              product(rows_of_a, from, step, depth, sums, shape_.n, columns - j, part > 0, nullptr);
+              product(rows_of_a, from, step, depth, sums, shape_.n, columns - j, adds || part > 0, nullptr);
               continue;
             }
             // Each panel of A asks for its share of the next one of B.

@@ -19,7 +19,8 @@ class PackedGemm {
 
   std::string name() const { return "packed:" + isa_name(false); }
   size_t scratch_size() const;
-  void run(const float* a, const float* b, float* c, Scratch& scratch) const;
+  // `adds`: to what C is.
+  void run(const float* a, const float* b, float* c, Scratch& scratch, bool adds = false) const;
 
   // Where B is packed before: the size of all of it in bytes, and a call, which has no batch.
   size_t packed_size() const;
@@ -31,6 +32,7 @@ class PackedGemm {
     const float *a, *b;
     float* c;
     const Epilogue* after;  // what follows the sums; null: nothing
+    bool adds;
   };
 
   void run(const Operands& first, Scratch& scratch) const;

@@ -3,22 +3,25 @@
 
 #include "packed_product.h"
 
-#include <cstring>
+#include <algorithm>
+#include <vector>
 
 #include "packed_gemm.h"
+#include "window_matrix.h"
 
 namespace native {
 
 namespace {
 
-GemmShape shape_of(const ProductSpec& s) {
-  return {{dt::f32, {dt::f32, dt::f32, dt::f32}}, 1, s.rows(), s.channels, s.depth(), false, s.weights_are_transposed()};
+GemmShape shape_of(const ProductSpec& s, int64_t rows) {
+  return {{dt::f32, {dt::f32, dt::f32, dt::f32}}, 1, rows, s.channels, s.depth(), false, s.weights_are_transposed()};
 }
+GemmShape shape_of(const ProductSpec& s) { return shape_of(s, s.rows()); }
 
 class PackedProduct final : public Operation {
  public:
   PackedProduct(const ProductSpec& s, const thread_pool::Settings& settings)
-      : spec_(s), windows_(s.windows()), gemm_(shape_of(s), settings.threads_for(s.flops()), true) {
+      : spec_(s), windows_(s.windows(), s.input[1]), gemm_(shape_of(s), settings.threads_for(s.flops()), true) {
     threads_ = settings.threads_for(s.flops());
     if (!s.is_plain()) matrix_bytes_ = static_cast<size_t>(s.rows() * s.depth()) * sizeof(float);
     scratch_size_ = aligned(matrix_bytes_) + gemm_.scratch_size();
@@ -28,34 +31,66 @@ class PackedProduct final : public Operation {
   std::string name() const override { return gemm_.name(); }
 
   void run(void* const* operands, Scratch& scratch) const override {
-    const auto array = [&](int i) { return static_cast<const float*>(operands[i]); };
-    const float* data = matrix_bytes_ > 0 ? windows_of(array(0), reinterpret_cast<float*>(scratch.take(matrix_bytes_))) : array(0);
-    gemm_.run(data, array(1), Epilogue(spec_, operands), scratch);
+    const auto* data = static_cast<const float*>(operands[0]);
+    if (matrix_bytes_ > 0) {
+      auto* matrix = reinterpret_cast<float*>(scratch.take(matrix_bytes_));
+      thread_pool::parallel_for(spec_.rows(), threads_, [&](int64_t begin, int64_t end) {
+        windows_.write(data, begin, end, matrix + begin * spec_.depth());
+      });
+      data = matrix;
+    }
+    gemm_.run(data, static_cast<const float*>(operands[1]), Epilogue(spec_, operands), scratch);
   }
 
  private:
-  const float* windows_of(const float* data, float* matrix) const {
-    const int64_t channels = spec_.input[1], depth = spec_.depth();
-    thread_pool::parallel_for(spec_.rows(), threads_, [&](int64_t begin, int64_t end) {
-      for (int64_t pixel = begin; pixel < end; pixel++) {
-        const Window window(windows_, pixel);
-        float* row = matrix + pixel * depth;
-        if (!window.is_whole()) std::fill_n(row, depth, 0.0f);
-        window.for_rows([&](int64_t at, int64_t tap, int64_t count) {
-          for (int64_t i = 0; i < count; i++) {
-            const float* from = data + (at + i * windows_.dilations[2]) * channels;
-            std::memcpy(row + (tap + i) * channels, from, static_cast<size_t>(channels) * sizeof(float));
-          }
-        });
-      }
-    });
-    return matrix;
-  }
-
   ProductSpec spec_;
-  Windows windows_;
+  WindowMatrix windows_;
   PackedGemm gemm_;
   size_t matrix_bytes_ = 0;  // of all windows, where the data are not this matrix
+};
+
+// The same for many windows: each thread writes out some, which stay in its second cache, and multiplies them.
+class BlockedProduct final : public Operation {
+ public:
+  BlockedProduct(const ProductSpec& s, const thread_pool::Settings& settings)
+      : spec_(s), windows_(s.windows(), s.input[1]) {
+    constexpr int64_t kMostRows = 144, kLeastRows = 24, kMatrix = 1 << 16;
+    threads_ = settings.threads_for(s.flops());
+    rows_ = std::min(s.rows(), std::clamp(kMatrix / s.depth(), kLeastRows, kMostRows));
+    gemms_.push_back(PackedGemm(shape_of(s, rows_), 1, true));
+    if (s.rows() % rows_ != 0) gemms_.push_back(PackedGemm(shape_of(s, s.rows() % rows_), 1, true));
+    matrix_bytes_ = static_cast<size_t>(rows_ * s.depth()) * sizeof(float);
+    scratch_size_ = static_cast<size_t>(threads_) * scratch_of_thread();
+    operand_bytes_ = s.operand_bytes(gemms_[0].packed_size());
+  }
+
+  std::string name() const override { return gemms_[0].name(); }
+
+  void run(void* const* operands, Scratch& scratch) const override {
+    const Epilogue whole(spec_, operands);
+    char* const memory = scratch.take(scratch_size_);
+    const int64_t blocks = (spec_.rows() + rows_ - 1) / rows_;
+    thread_pool::on_threads(threads_, [&](int64_t thread) {
+      char* const mine = memory + static_cast<size_t>(thread) * scratch_of_thread();
+      for (int64_t block = blocks * thread / threads_; block < blocks * (thread + 1) / threads_; block++) {
+        const int64_t begin = block * rows_, end = std::min(begin + rows_, spec_.rows());
+        Scratch rest(mine);
+        auto* matrix = reinterpret_cast<float*>(rest.take(matrix_bytes_));
+        windows_.write(static_cast<const float*>(operands[0]), begin, end, matrix);
+        const auto& gemm = end - begin == rows_ ? gemms_.front() : gemms_.back();
+        gemm.run(matrix, static_cast<const float*>(operands[1]), whole.from(begin), rest);
+      }
+    });
+  }
+
+ private:
+  size_t scratch_of_thread() const { return aligned(matrix_bytes_) + gemms_[0].scratch_size(); }
+
+  ProductSpec spec_;
+  WindowMatrix windows_;
+  int64_t rows_;                   // of a block
+  std::vector<PackedGemm> gemms_;  // of a block, and of the last one where it has fewer rows
+  size_t matrix_bytes_;
 };
 
 class PackedProductPack final : public Operation {
@@ -76,16 +111,19 @@ class PackedProductPack final : public Operation {
 
 }  // namespace
 
+bool can_be_packed_gemm(const ProductSpec& s) { return isa() == Isa::kAvx2 && s.is_float32() && s.groups == 1; }
+
 // oneDNN's are about as fast for many rows, and faster where many windows would have to be written out. They add no residual to products of
 // matrices.
 bool is_for_packed_gemm(const ProductSpec& s) {
   constexpr int64_t kMostRows = 512, kMostWindows = 64;
-  if (isa() != Isa::kAvx2 || !s.is_float32() || s.groups > 1) return false;
+  if (!can_be_packed_gemm(s)) return false;
   return s.rows() <= (s.depth() == s.input[1] ? kMostRows : kMostWindows) || (s.has_residual && !s.is_conv);
 }
 
 std::unique_ptr<Operation> make_packed_product(const ProductSpec& spec, const thread_pool::Settings& settings) {
-  return std::make_unique<PackedProduct>(spec, settings);
+  if (is_for_packed_gemm(spec) || spec.is_plain()) return std::make_unique<PackedProduct>(spec, settings);
+  return std::make_unique<BlockedProduct>(spec, settings);
 }
 
 std::unique_ptr<Operation> make_packed_product_pack(const ProductSpec& spec) { return std::make_unique<PackedProductPack>(spec); }

@@ -5,7 +5,8 @@
 
 namespace native {
 
-// Whether these products are computed here, and not by oneDNN.
+// Whether these products can be computed here, and whether they are, however oneDNN would compute them.
+bool can_be_packed_gemm(const ProductSpec& spec);
 bool is_for_packed_gemm(const ProductSpec& spec);
 
 std::unique_ptr<Operation> make_packed_product(const ProductSpec& spec, const thread_pool::Settings& settings);

@@ -67,6 +67,9 @@ struct ProductSpec {
     return w;
   }
 
+  // Whether something follows the sums and their offsets.
+  bool has_epilogue() const { return has_residual || activation != Activation::kNone || factor != 1 || shift != 0; }
+
   dims vector() const { return is_conv ? dims{channels} : dims{1, channels}; }
 
   bool is_float32() const { return input_type == dt::f32 && output_type == dt::f32; }
@@ -118,6 +121,11 @@ struct ProductSpec {
       }
       dilations[i] -= 1;  // oneDNN's is the number of elements between two taps
     }
+    if (n == 1 && groups > 1) {  // an image of one row: oneDNN's kernels for depthwise convolutions are for images
+      for (dims* shape : {&input, &weights, &output}) shape->insert(shape->begin() + 2, 1);
+      strides.insert(strides.begin(), 1);
+      for (dims* each : {&dilations, &pad_low, &pad_high}) each->insert(each->begin(), 0);
+    }
     input_strides = data_strides(input), output_strides = data_strides(output), weight_strides = data_strides(weights);
     if (groups == 1) return;
     weights[0] /= groups, weights.insert(weights.begin(), groups);
@@ -140,6 +148,14 @@ struct Epilogue {
         offset(static_cast<const float*>(operands[2])),
         residual(of.has_residual ? static_cast<const float*>(operands[3]) : nullptr),
         result(static_cast<float*>(operands[of.has_residual ? 4 : 3])) {}
+
+  // That of the rows from this one on.
+  Epilogue from(int64_t row) const {
+    Epilogue rest = *this;
+    rest.result += row * spec.channels;
+    if (residual) rest.residual += row * spec.channels;
+    return rest;
+  }
 
   const ProductSpec& spec;
   const float *offset, *residual;  // no residual: null

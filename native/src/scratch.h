@@ -75,6 +75,8 @@ class Scratch {
  public:
   // `size`: the sum of `aligned` of every piece that will be taken.
   explicit Scratch(size_t size) : block_(arena().acquire(size)), next_(block_.data) {}
+  // A piece that was taken before, for a part of the call.
+  explicit Scratch(char* piece) : next_(piece) {}
   ~Scratch() { arena().release(block_); }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;

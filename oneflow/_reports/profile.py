@@ -171,8 +171,14 @@ class Measured:
     trace: Mapping[str, bytes]
 
 
-def profile_of(plan: Plan, measured: Measured, joint: Collection[Node] = ()) -> JobProfile:
-    """The table of what was measured. ``joint``: nodes that share the computation of a gradient; their rows have no rates."""
+def profile_of(plan: Plan, kernels: Mapping[Node, str], measured: Measured, joint: Collection[Node] = ()) -> JobProfile:
+    """The table of what was measured.
+
+    Args:
+      plan: of the job, with the nodes of its graph.
+      kernels: what computes nodes that are part of a larger call.
+      joint: nodes that share the computation of a gradient; their rows have no rates.
+    """
     per_step, total = 1e3 / measured.steps, measured.total_seconds
     readers = _first_readers(plan)
     times: dict[str, dict[str, float]] = {}
@@ -183,6 +189,7 @@ def profile_of(plan: Plan, measured: Measured, joint: Collection[Node] = ()) -> 
         mine[phase] = mine.get(phase, 0.0) + seconds
         counts[row] = counts.get(row, 0) + measured.counts[Origin(phase, name)]
     nodes = {node.name: node for node in reversed(plan.compute)}
+    fused = {node.name: kernel for node, kernel in kernels.items()}
     updates = {readers.get(name, name): f"update in {kernel}" for name, kernel in plan.fused_updates.items()}
     shared = {node.name for node in joint}
     known = {name: cost for name, cost in costs(plan).items() if name not in shared}
@@ -191,7 +198,7 @@ def profile_of(plan: Plan, measured: Measured, joint: Collection[Node] = ()) -> 
         node = nodes.get(name)
         cost = known.get(name)
         other = sum(seconds for phase, seconds in mine.items() if phase not in (BACKWARD, UPDATE))
-        kernel = plan.fused_kernels.get(node) or describe(node, plan.without_native, plan.precision.get(node)) if node else ""
+        kernel = fused.get(name) or describe(node, plan.without_native, plan.precision.get(node)) if node else ""
         rows.append(ProfileRow(
             name or "(other)", node.op.name if node else "variable" if name else "", str(node.source) if node else "",
             other * per_step, mine.get(BACKWARD, 0.0) * per_step, mine.get(UPDATE, 0.0) * per_step,

@@ -52,6 +52,7 @@ def profile(built: BuiltJob, args: Sequence[Any], steps: Any) -> JobProfile:
     arrangement = None if executable is None else executable.plan.arrangement
     return profile_of(
         plan,
+        plan.fused_kernels if executable is None else executable.plan.fused_kernels,
         Measured(count, sum(run.seconds.values()), seconds, counts, outside, trace),
         () if arrangement is None else arrangement.joint,
     )

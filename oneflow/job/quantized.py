@@ -163,8 +163,8 @@ def _want_predict(job: Any, what: str) -> JobFunction[..., Any]:
     if not isinstance(job, JobFunction):
         refuse(ArgumentError, f"flow.quantization.{what} needs a job function, got {shown(job)}")
     if job.train:
-        refuse(ArgumentError, f"flow.quantization.{what} needs a predict job, and {job.name!r} trains",
-               found=_declared(job), hint='a function under @flow.global_function("predict") that shares its variables')  # fmt: skip
+        refuse(ArgumentError, f"flow.quantization.{what} needs a predict job, and {job.name!r} trains", found=_declared(job),
+               hint='a function under @flow.global_function("predict") that shares its variables')  # fmt: skip
     if job.declaration.grids is not None:
         refuse(ArgumentError, f"job {job.name!r} is of 8-bit integers already", found=_declared(job))
     return job

@@ -95,6 +95,32 @@ def test_shapes_of_models(shape: tuple[int, ...]) -> None:
     compare(g, x, w, rng.standard_normal((n, height, width, count), np.float32))
 
 
+LONG_WINDOWS = [  # input, weights, strides, dilations; windows of 3 blocks and a part
+    ((2, 700, 1), (70, 80, 1), (2,), (1,)), ((1, 500, 4), (5, 9, 4), (1,), (3,)),
+    ((3, 40, 31, 3), (32, 11, 11, 3), (2, 1), (1, 1)), ((2, 9, 60, 2), (36, 3, 41, 2), (1, 1), (2, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize(("x_shape", "w_shape", "strides", "dilations"), LONG_WINDOWS)
+def test_long_windows_of_few_channels(
+    x_shape: Any, w_shape: Any, strides: Any, dilations: Any, channels_last: bool, threads: int, parallel: Any, kernels: str
+) -> None:
+    rng = np.random.default_rng(6)
+    pads = tuple((k - 1) * d // 2 for k, d in zip(w_shape[1:-1], dilations, strict=True))
+    g = native.Geometry(strides, dilations, pads, pads, 1, channels_last)
+    x, w = (rng.standard_normal(shape, np.float32) for shape in (x_shape, w_shape))
+    w = np.ascontiguousarray(w if channels_last else np.moveaxis(w, -1, 1))
+    dy = rng.standard_normal(jax.eval_shape(lambda a, b: reference(g, a, b), x, w).shape, np.float32)
+    with parallel(threads):
+        names = [native.kernel_name(g, "float32", *g.channels_second(x.shape, w.shape), kind) for kind in (0, 2)]
+        compare(g, x, w, dy)
+    if kernels == "avx2":
+        blocked = "im2col, matmul packed:avx2"
+        assert names == [blocked, "jit:avx2" if w_shape[1:3] == (11, 11) else blocked]
+
+
 def bfloat16(rng: np.random.Generator, shape: Any) -> np.ndarray:
     return rng.standard_normal(shape, np.float32).astype(jax.numpy.bfloat16)
 

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import oneflow as flow
@@ -54,10 +54,7 @@ def problems(draw: st.DrawFn) -> tuple[Any, ...]:
 
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=problems(), threads=st.integers(1, 3))
-def test_a_product_in_float32(problem: tuple[Any, ...], threads: int, parallel: Any, products: Any, kernels: str) -> None:
-    x, w, *_, product, epilogue = problem
-    if kernels == "avx2" and epilogue.has_residual:  # oneDNN's kernels there add none in some geometries, which are left to XLA
-        assume("its kernel is a slow one" not in packed.unsupported_reason(x.shape, product, epilogue, w.shape, "float32"))
+def test_a_product_in_float32(problem: tuple[Any, ...], threads: int, parallel: Any, products: Any) -> None:
     with parallel(threads):
         got = products.computed(problem, np.float32)
     np.testing.assert_allclose(got, products.reference(*problem), rtol=2e-5, atol=2e-5)
@@ -132,6 +129,58 @@ def test_windows_of_one_element_that_skip_pixels(
     with parallel(threads):
         got = products.computed(problem, np.float32)
     np.testing.assert_allclose(got, products.reference(*problem), rtol=2e-5, atol=2e-5)
+
+
+@st.composite
+def many_windows(draw: st.DrawFn) -> tuple[Any, ...]:
+    """Of few channels in one and two dimensions, and of narrow groups: of these oneDNN makes products of matrices."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    groups, n = draw(st.sampled_from([1, 1, 3, 16])), draw(st.integers(1, 2))
+    fan, out = draw(st.integers(1, 4)), groups * draw(st.integers(1, 5) | st.integers(30, 40 if groups == 1 else 31))
+    window = (draw(st.integers(5, 90)),) if n == 1 else (draw(st.integers(1, 4)), draw(st.integers(1, 43)))
+    strides, dilations = (tuple(draw(st.integers(1, 2)) for _ in range(n)) for _ in range(2))
+    extents = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
+    padding = tuple((draw(st.integers(0, e // 2)), draw(st.integers(0, e // 2))) for e in extents)
+    space = [e + draw(st.integers(0, most)) for e, most in zip(extents, (400,) if n == 1 else (6, 40), strict=True)]
+    x = rng.normal(size=(draw(st.integers(1, 2)), *space, groups * fan)).astype(np.float32)
+    w = (rng.normal(size=(out, *window, fan)) / math.sqrt(fan * math.prod(window))).astype(np.float32)
+    product = IntegerProduct(None, tuple(range(n + 2)), strides, dilations, padding, groups)
+    activation = draw(st.sampled_from(["", "rectify", "gate", "bound"]))
+    factor, shift = draw(st.sampled_from([(1.0, 0.0), (0.5, 2.0)]))
+    epilogue = Epilogue(False, draw(st.booleans()), activation, factor, shift, high=2.0)
+    residual = None
+    if epilogue.has_residual:
+        residual = rng.normal(size=packed.result_shape(x.shape, product, w.shape)).astype(np.float32)
+    return x, w, rng.normal(size=out).astype(np.float32), residual, product, epilogue
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=many_windows(), threads=st.integers(1, 3))
+def test_many_windows_of_few_channels(problem: tuple[Any, ...], threads: int, parallel: Any, products: Any) -> None:
+    with parallel(threads):
+        got = products.computed(problem, np.float32)
+    np.testing.assert_allclose(got, products.reference(*problem), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("shape, weights, groups, kernel", [
+    ((2, 500, 1), (64, 80, 1), 1, "packed:avx2"),
+    ((2, 60, 60, 3), (24, 11, 11, 3), 1, "packed:avx2"),
+    ((2, 300, 16), (16, 5, 1), 16, "brdgmm_dw:avx2"),
+])  # fmt: skip
+def test_kernels_of_few_channels(
+    shape: tuple[int, ...], weights: tuple[int, ...], groups: int, kernel: str, products: Any, kernels: str
+) -> None:
+    n = len(shape) - 2
+    padding = tuple((k // 2, k // 2) for k in weights[1:-1])
+    product = IntegerProduct(None, tuple(range(n + 2)), (1,) * n, (1,) * n, padding, groups)
+    name = packed.kernel_name(shape, product, Epilogue(False, False, "rectify"), weights, "float32")
+    if kernels == "avx2":
+        assert name.endswith(kernel)
+    rng = np.random.default_rng(5)
+    x, w = (rng.normal(size=size).astype(np.float32) for size in (shape, weights))
+    x[0, 3] = np.nan  # stays one behind the activation
+    problem = x, w, np.zeros(len(w), np.float32), None, product, Epilogue(False, False, "rectify")
+    np.testing.assert_allclose(products.computed(problem, np.float32), products.reference(*problem), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("rows", [2, 7, 20])

@@ -183,5 +183,6 @@ def test_predict_jobs_take_it_and_train_jobs_do_not() -> None:
         want = torch.relu(torch.conv2d(y, values["b-weight"], padding=1) + torch.from_numpy(x))
         np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-5)
         train(x)
-    assert str(predict.summary()).count("winograd, packed weights") == 2
+    for table in (predict.summary(), predict.profile(x, steps=1)):
+        assert str(table).count("winograd, packed weights") == 2
     assert "winograd, packed weights" not in str(train.summary())

@@ -47,20 +47,32 @@ class EarlyStopping(Monitor):
         self.best_score: float | None = None
         self.wait_count = 0
         self.stopped_step = -1
+        self._last = 0.0  # the last value
+        self._was_ended = False  # the training that is resumed
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Ends a training that had been ended, and is begun again, unless it goes on by what the arguments are now."""
+        if self._was_ended:
+            self._was_ended = False
+            self._stop_at_end(self._last, self.stopped_step)
 
     def take_value(self, value: float, step: int) -> None:
         """Counts looks without improvement."""
+        self._last, self.stopped_step = value, -1
+        if self.is_better(value, self.best_score, self.min_delta):
+            self.best_score, self.wait_count = value, 0
+        else:
+            self.wait_count += 1
+        self._stop_at_end(value, step)
+
+    def _stop_at_end(self, value: float, step: int) -> None:
         if self.check_finite and not math.isfinite(value):
             self._stop(step, f"{self.monitor} is {value}")
         elif self.stopping_threshold is not None and self.is_better(value, self.stopping_threshold):
             self._stop(step, f"{self.monitor}={value:.6g} has passed {self.stopping_threshold:.6g}")
-        elif self.is_better(value, self.best_score, self.min_delta):
-            self.best_score, self.wait_count = value, 0
-        else:
-            self.wait_count += 1
-            if self.wait_count >= self.patience:
-                best = "any number" if self.best_score is None else f"{self.best_score:.6g}"
-                self._stop(step, f"{self.monitor}={value:.6g}, {self.wait_count} looks without being better than {best}")
+        elif self.wait_count >= max(self.patience, 1):
+            best = "any number" if self.best_score is None else f"{self.best_score:.6g}"
+            self._stop(step, f"{self.monitor}={value:.6g}, {self.wait_count} looks without being better than {best}")
 
     def _stop(self, step: int, why: str) -> None:
         self.stopped_step = step
@@ -68,13 +80,16 @@ class EarlyStopping(Monitor):
         _log.info("oneflow: training ends after step %d: %s", step, why)
 
     def state_dict(self) -> dict[str, Any]:
-        """The best value, and how long ago it was."""
-        return {**super().state_dict(), "best_score": self.best_score, "wait_count": self.wait_count}
+        """The best value, how long ago it was, and whether the training was ended."""
+        own = {"best_score": self.best_score, "wait_count": self.wait_count}
+        return {**super().state_dict(), **own, "last": self._last, "stopped_step": self.stopped_step}
 
     def load_state_dict(self, state: Any) -> None:
         """Goes on where ``state_dict()`` was taken."""
         super().load_state_dict(state)
         self.best_score, self.wait_count = state["best_score"], int(state["wait_count"])
+        self._last, self.stopped_step = state.get("last", 0.0), int(state.get("stopped_step", -1))
+        self._was_ended = self.stopped_step >= 0
 
 
 class TerminateOnNaN(Callback):

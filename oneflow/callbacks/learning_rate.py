@@ -10,7 +10,7 @@ import numpy as np
 
 from .._base import check
 from .._base.refuse import refuse
-from ..checkpoint.api import get_all_variables, load_variables
+from ..checkpoint.api import get_all_variables, load_variables, steps_of
 from ..errors import ModeError
 from ..graph.graph import OP_VARIABLE
 from ..job import JobFunction
@@ -23,12 +23,19 @@ _log = logging.getLogger("oneflow")
 class LearningRateMonitor(Callback):
     """Adds each step's learning rate to what is logged: ``lr``, or with several optimizers or jobs ``lr-0``, ``lr-1``, ...
 
+    Steps that a dynamic loss scale skips, in which a schedule does not go on, count as others.
+
     Example: >>> flow.callbacks.LearningRateMonitor()
     """
 
+    def on_train_begin(self, logs: Logs) -> None:
+        """Notes how many steps of the jobs were made before those of this training."""
+        done = [steps_of(job.name) for job in self.trainer.train_jobs]
+        self._ahead = [steps - self.trainer.global_step for steps in done]
+
     def on_log(self, step: int, logs: Logs) -> None:
         """Adds the rate."""
-        rates = list(_rates(self.trainer.train_jobs, step))
+        rates = list(_rates(self.trainer.train_jobs, [step + ahead for ahead in self._ahead]))
         for i, rate in enumerate(rates):
             logs["lr" if len(rates) == 1 else f"lr-{i}"] = rate
 
@@ -82,11 +89,11 @@ class ReduceLROnPlateau(Monitor):
 
     def take_value(self, value: float, step: int) -> None:
         """Counts looks without improvement."""
-        self.cooldown_count = max(self.cooldown_count - 1, 0)
-        if self.is_better(value, self.best_score, self.min_delta):
-            self.best_score, self.wait_count = value, 0
-        elif self.cooldown_count:
-            self.wait_count = 0
+        is_better = self.is_better(value, self.best_score, self.min_delta)
+        if is_better:
+            self.best_score = value
+        if is_better or self.cooldown_count:
+            self.wait_count, self.cooldown_count = 0, max(self.cooldown_count - 1, 0)
         else:
             self.wait_count += 1
             if self.wait_count > self.patience:
@@ -100,14 +107,14 @@ class ReduceLROnPlateau(Monitor):
         if any(optimizer.constant_rate is not None for optimizer in optimizers):
             now = _rates_of(job)
             lowered = [
-                None if optimizer.constant_rate is None else max(rate * self.factor, self.min_lr)
+                None if optimizer.constant_rate is None else min(rate, max(rate * self.factor, self.min_lr))
                 for optimizer, rate in zip(optimizers, now, strict=True)
             ]
             job.learning_rate = lowered
             _log.info("oneflow: step %d: the learning rate is now %s", step, job.learning_rate)
         for name in filter(None, map(_variable_of, optimizers)):
             value = get_all_variables()[name].numpy()
-            changed = np.maximum(value * np.float32(self.factor), np.float32(self.min_lr))
+            changed = np.minimum(value, np.maximum(value * np.float32(self.factor), np.float32(self.min_lr)))
             load_variables({name: changed})
             _log.info("oneflow: step %d: the learning rate is now %.6g", step, changed[0])
 
@@ -141,8 +148,9 @@ def _variable_of(optimizer: Any) -> str | None:
     return blob.node.name if blob is not None and blob.node.op is OP_VARIABLE else None
 
 
-def _rates(jobs: list[JobFunction[..., Any]], step: int) -> Iterator[float]:
-    for job in jobs:
+def _rates(jobs: list[JobFunction[..., Any]], steps: list[int]) -> Iterator[float]:
+    """The rates at so many steps of each job."""
+    for job, step in zip(jobs, steps, strict=True):
         for i, optimizer in enumerate(_optimizers(job)):
             name = _variable_of(optimizer)
             if name is not None:

@@ -26,7 +26,7 @@ class Monitor(Callback):
         self.monitor = monitor
         self.mode = _mode_of(owner, monitor) if mode == "auto" and monitor is not None else mode
         self._seen_at = -1
-        self._was_validated = False
+        self._was_validated = self._comes_from_validation = False
 
     def is_better(self, value: float, than: float | None, by: float = 0.0) -> bool:
         """Whether a value is an improvement of more than ``by``. NaN never is."""
@@ -42,11 +42,13 @@ class Monitor(Callback):
     def on_validation_end(self, step: int, logs: Logs) -> None:
         """Takes the value where the validation has made it."""
         self._was_validated = True
-        self._take(step, logs)
+        self._comes_from_validation |= self._take(step, logs)
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Takes the value where the epoch has made it."""
-        if self.monitor is None or self._take(self.trainer.global_step - 1, logs) or self._seen_at >= 0:
+        if self.monitor is None or self._comes_from_validation:  # what the logs of epochs have of it is an old one
+            return
+        if self._take(self.trainer.global_step - 1, logs) or self._seen_at >= 0:
             return
         if self._was_validated or not self.trainer.validates or not self.monitor.startswith("val_"):
             near = closest(self.monitor, logs, count=3)
@@ -71,12 +73,13 @@ class Monitor(Callback):
         return float(value.item() if hasattr(value, "item") else value)
 
     def state_dict(self) -> dict[str, Any]:
-        """The step of the last value."""
-        return {"seen_at": self._seen_at}
+        """The step of the last value, and whether validations make it."""
+        return {"seen_at": self._seen_at, "comes_from_validation": self._comes_from_validation}
 
     def load_state_dict(self, state: Any) -> None:
         """Goes on where ``state_dict()`` was taken."""
         self._seen_at = int(state.get("seen_at", -1))
+        self._comes_from_validation = bool(state.get("comes_from_validation", False))
 
 
 def _mode_of(owner: str, monitor: str) -> str:

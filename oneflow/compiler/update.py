@@ -273,8 +273,7 @@ def _adjusted_scale(graph: Graph, policy: Any, skip: Any, state: Mapping[str, An
     scale, counter = state[scale_name], state[counter_name] + jnp.asarray(1, jnp.int64)
     multiplier = jnp.asarray(policy.multiplier, jnp.float32)
     grow = counter >= policy.increment_period
-    largest = jnp.asarray(np.finfo(np.float32).max, jnp.float32)
-    grown = jnp.where(grow, jnp.minimum(scale * multiplier, largest), scale)
+    grown = jnp.where(grow, jnp.minimum(scale * multiplier, jnp.asarray(policy.largest, jnp.float32)), scale)
     shrunk = jnp.maximum(scale / multiplier, jnp.asarray(1.0, jnp.float32))
     zero = jnp.zeros_like(counter)
     return {

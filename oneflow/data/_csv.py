@@ -6,7 +6,7 @@ import csv
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -83,10 +83,11 @@ class CsvFile:
             upto = int(np.searchsorted(self._ends, self._starts[begin] + _BLOCK, side="right"))
             upto = min(max(upto, begin + 1), end)
             first, last = int(self._starts[begin]), int(self._ends[upto - 1])
+            encoding = "utf-8" if first else "utf-8-sig"  # spreadsheets begin files with a byte-order mark
             try:
                 with io.BufferedReader(open_regular(self.path)) as file:
                     file.seek(first)
-                    text = io.TextIOWrapper(io.BytesIO(file.read(last - first)), encoding="utf-8", newline="")
+                    text = io.TextIOWrapper(io.BytesIO(file.read(last - first)), encoding=encoding, newline="")
                 yield from filter(None, csv.reader(text, delimiter=self.delimiter))
             except OSError as error:
                 refuse_file(self.path, error)
@@ -100,10 +101,17 @@ class CsvFile:
         for block in range(begin, end, 4096):
             rows = self._rows(self._first + block, self._first + min(block + 4096, end))
             for i, row in enumerate(rows, block):
+                if any(map(str.strip, row[len(self._columns) :])):
+                    self._refuse_long_row(row, i)
                 values = {
                     name: (str(kind), [self._cell(row, j, str(kind), i) for j in at]) for name, (at, kind) in self._plan.items()
                 }
                 yield make_record(values)
+
+    def _refuse_long_row(self, row: list[str], i: int) -> NoReturn:
+        rows = [("file", self.path), ("row", str(i + 1)), ("expected", f"{len(self._columns)} values"), ("found", f"{len(row)}")]
+        refuse(DataError, "a row of a CSV file has more values than the first", found=rows,
+               hint=f'quotes around a value that holds {self.delimiter!r}, such as "1,5"')  # fmt: skip
 
     def _cell(self, row: list[str], j: int, kind: str, i: int) -> Any:
         try:

@@ -110,7 +110,7 @@ class ArrayLoader:
         if not self._resumes:
             self.set_epoch(self._epoch + 1)
         self._resumes = False
-        return self._pass()
+        return self._pass(self._epoch, self._batch)
 
     def __repr__(self) -> str:
         return f"<ArrayLoader of {self.rows} rows in {len(self)} batches of {self.batch_size}>"
@@ -149,13 +149,13 @@ class ArrayLoader:
 
     # --- a pass
 
-    def _pass(self) -> Iterator[Any]:
-        epoch, count = self._epoch, len(self)
+    def _pass(self, epoch: int, first: int) -> Iterator[Any]:
+        count = len(self)
         order = np.random.default_rng((self.seed, epoch)).permutation(self.rows) if self.shuffle else None
-        numbers = iter(range(self._batch, count))
+        numbers = iter(range(first, count))
         batches = self._ahead(epoch, order, numbers) if self.num_workers else (self._made(epoch, order, i) for i in numbers)
-        for batch in batches:
-            self._batch += 1
+        for i, batch in enumerate(batches, first + 1):
+            self._epoch, self._batch = epoch, i
             yield batch
         self._epoch, self._batch, self._resumes = epoch + 1, 0, True
 

@@ -28,7 +28,7 @@ from ..runtime.feed import Feeds
 from ..runtime.host_pipeline import HostPipeline
 from ..runtime.process import process
 from ..runtime.result import ArraySpec, Delivery
-from ..runtime.session import Job, Session, as_default
+from ..runtime.session import Job, Session, scope_of
 from ..runtime.throughput import Meter, MeteredPipeline
 from ..runtime.transfer import first_to_host
 from ..runtime.variants import Variants
@@ -142,7 +142,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
             made.watches,
             process.finished,
             asynchronous and not nothing,
-            None if session is process.default_session else functools.partial(as_default, session),
+            scope_of(session),
             array=array,
             copies_first=copies_first,
             look=conversion.look if copies_first else None,

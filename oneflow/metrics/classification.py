@@ -142,7 +142,8 @@ class TopKAccuracy(_Classes):
         flat, true = scores.reshape(-1, scores.shape[-1]), target.reshape(-1).astype(np.int64)
         inside = (0 <= true) & (true < flat.shape[1])
         own = flat[np.arange(len(flat)), np.where(inside, true, 0)]
-        better = (flat > own[:, None]).sum(1) + ((flat == own[:, None]) & (np.arange(flat.shape[1]) < true[:, None])).sum(1)
+        larger = ~(flat <= own[:, None])  # NaN is, so that a class whose score is NaN is never among them
+        better = larger.sum(1) + ((flat == own[:, None]) & (np.arange(flat.shape[1]) < true[:, None])).sum(1)
         right, _, each = self._kept(inside & (better < self.k), target, weights)
         self._count(right, each)
 
@@ -332,10 +333,12 @@ class AUC(_Classes):
             self.state.setdefault(name, []).append(values.copy())
 
     def compute(self) -> float:
-        """The area; NaN where there are not rows of both classes."""
+        """The area; NaN where there are not rows of both classes, or a score is NaN."""
         if not self.state:
             return float("nan")
         scores, true, weights = (np.concatenate(self.state[name]) for name in ("scores", "true", "weights"))
+        if np.isnan(scores).any():
+            return float("nan")
         _, group = np.unique(scores, return_inverse=True)
         positive, negative = np.bincount(group, weights * true), np.bincount(group, weights * (1 - true))
         below = np.cumsum(negative) - negative

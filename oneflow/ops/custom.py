@@ -248,7 +248,13 @@ class _Declaration:
 
 
 def _wrong(name: str, rule: str, error: Exception | None = None) -> NoReturn:
-    raise CustomOpError(f"custom op {shown(name)}: {rule}") from error
+    raise _error(name, rule) from error
+
+
+def _error(name: str, rule: str) -> CustomOpError:
+    made = CustomOpError(f"custom op {shown(name)}: {rule}")
+    made.op_name = name
+    return made
 
 
 def _specs(rule: Any, count: int, name: str, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> list[Spec]:
@@ -412,7 +418,7 @@ def _call_back(run: Any, name: str, who: str, specs: Sequence[Spec], arrays: Seq
         except CustomOpError as error:
             callback.report(error)
         except Exception as error:
-            wrapped = CustomOpError(f"custom op {shown(name)}: {who} raised {type(error).__name__}: {error}")
+            wrapped = _error(name, f"{who} raised {type(error).__name__}: {error}")
             wrapped.__cause__ = error
             callback.report(wrapped)
         return [np.zeros(*spec) for spec in specs]

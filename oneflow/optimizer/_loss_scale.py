@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import Any, ClassVar
 
 from .._base.refuse import shown
 from . import _check
+
+LARGEST = 2.0**96  # its reciprocal, divided by the number of losses, is no subnormal number of float32: XLA takes these for zeros
 
 
 class LossScalePolicy:
@@ -28,7 +28,7 @@ class static_loss_scale(LossScalePolicy):
     """The same scale at every step.
 
     Args:
-      loss_scale_factor: number > 0; 1 has no effect.
+      loss_scale_factor: number > 0, at most 2^96; 1 has no effect.
     Raises:
       ArgumentError: the factor is not a positive number.
     Example:
@@ -39,7 +39,7 @@ class static_loss_scale(LossScalePolicy):
     loss_scale_factor: float
 
     def __post_init__(self) -> None:
-        factor = _check.number("static_loss_scale", "loss_scale_factor", self.loss_scale_factor, above=0.0)
+        factor = _check.number("static_loss_scale", "loss_scale_factor", self.loss_scale_factor, above=0.0, high=LARGEST)
         object.__setattr__(self, "loss_scale_factor", factor)
 
     @property
@@ -58,10 +58,11 @@ class dynamic_loss_scale(LossScalePolicy):
     """A scale that falls when gradients overflow and grows while they do not.
 
     A step with a gradient that is not finite changes no variable and no counter; the scale becomes
-    ``max(scale / multiplier, 1)``. After ``increment_period`` good steps in a row it becomes ``scale * multiplier``.
+    ``max(scale / multiplier, 1)``. After ``increment_period`` good steps in a row it becomes ``scale * multiplier``, at most
+    2^96: what divides gradients by it is still a normal number of float32.
 
     Args:
-      initial_loss_scale: number > 0 that float32 can hold.
+      initial_loss_scale: number > 0, at most 2^96.
       increment_period: int > 0, in steps.
       multiplier: number >= 1.
     Raises:
@@ -74,11 +75,11 @@ class dynamic_loss_scale(LossScalePolicy):
     initial_loss_scale: float = 2**30
     increment_period: int = 2000
     multiplier: float = 2.0
+    largest: ClassVar[float] = LARGEST
 
     def __post_init__(self) -> None:
         owner = "dynamic_loss_scale"
-        largest = float(np.finfo(np.float32).max)
-        initial = _check.number(owner, "initial_loss_scale", self.initial_loss_scale, above=0.0, below=largest)
+        initial = _check.number(owner, "initial_loss_scale", self.initial_loss_scale, above=0.0, high=self.largest)
         object.__setattr__(self, "initial_loss_scale", initial)
         object.__setattr__(self, "increment_period", _check.integer(owner, "increment_period", self.increment_period, low=1))
         object.__setattr__(self, "multiplier", _check.number(owner, "multiplier", self.multiplier, low=1.0))
@@ -104,7 +105,7 @@ def policy_of(owner: str, factor: Any, policy: Any) -> LossScalePolicy | None:
         rule = f"loss_scale_factor and loss_scale_policy cannot both be given, got {shown(factor)} and {shown(policy)}"
         _check.bad(owner, rule, "leave one of them out")
     if factor is not None:
-        return static_loss_scale(_check.number(owner, "loss_scale_factor", factor, above=0.0))
+        return static_loss_scale(_check.number(owner, "loss_scale_factor", factor, above=0.0, high=LARGEST))
     if policy is not None and not isinstance(policy, LossScalePolicy):
         rule = f"loss_scale_policy must be one of flow.optimizer.loss_scale, got {shown(policy)}"
         _check.bad(owner, rule, "loss_scale_policy=flow.optimizer.loss_scale.dynamic_loss_scale()")

@@ -42,7 +42,7 @@ def run(
             jax.block_until_ready((results, state.values(state.written)))
         problem = callback.take()
         if problem is not None:
-            raise problem
+            raise _of_job(plan.graph, problem)
         if finds_nonfinite:
             _look_for_nonfinite(state, plan, results, [value() for value in restore], feeds)
         if not is_delivered_later:
@@ -54,6 +54,21 @@ def run(
         is_ours = isinstance(error, (CustomOpError, NonFiniteError, ProcessError))
         raise (error if is_ours else _failed(plan.graph, error)) from (error.__cause__ or error)
     return results
+
+
+def _of_job(graph: Graph, error: Exception) -> Exception:
+    """An error of Python code inside a step, with the ops of the job that run this code."""
+    nodes = [node for node in graph.nodes if node.op.callback and node.op.name == getattr(error, "op_name", None)]
+    if not nodes:
+        return error
+    rows = [str(error), f"  the job    {graph.name!r}"]
+    which = "the op   " if len(nodes) == 1 else "one of   "
+    for node in nodes:
+        rows.append(f"  {which}  {node.name!r} of {', '.join(blob.describe() for blob in node.inputs) or 'no inputs'}")
+        rows.append(f"  your line  {node.source}   {node.source.text}")
+    made = type(error)("\n".join(rows))
+    made.__cause__ = error.__cause__
+    return made
 
 
 def _look_for_nonfinite(state: StepState, plan: Plan, results: Results, before: Sequence[Any], feeds: Sequence[Any]) -> None:

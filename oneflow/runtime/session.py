@@ -6,8 +6,9 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -480,6 +481,11 @@ def as_default(session: Session) -> Iterator[None]:
         yield
     finally:
         _own.reset(token)
+
+
+def scope_of(session: Session) -> Callable[[], contextlib.AbstractContextManager[None]] | None:
+    """What code of a session runs in on other threads; None for the process's own session."""
+    return None if session is process.default_session else partial(as_default, session)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 from .._base.refuse import refuse
 from .._signature.inputs import InputDef
 from ..data.arrays import as_array, is_array, is_frame
-from ..errors import FeedError, FeedShapeError
+from ..errors import FeedDtypeError, FeedError, FeedShapeError
 from ..job import JobFunction
 from ..runtime import processes
 
@@ -115,7 +115,17 @@ class Arguments:
     def _weights(self, given: Any, rows: int, size: int) -> np.ndarray:
         """The weights of a batch: as given, else 1 for each row; 0 for padding."""
         weights = np.zeros(size, np.float32)
-        weights[:rows] = 1 if given is None else as_array(given, f"input {SAMPLE_WEIGHT!r} of job {self.job.name!r}")
+        if given is None:
+            weights[:rows] = 1
+            return weights
+        what = f"input {SAMPLE_WEIGHT!r} of job {self.job.name!r}"
+        array = as_array(given, what)
+        if array.shape != (rows,) or array.dtype.kind in "OSUMmc":
+            kind = FeedDtypeError if array.shape == (rows,) else FeedShapeError
+            found = [("a batch", f"{rows} rows"), ("got", f"{array.dtype} of shape {array.shape}")]
+            refuse(kind, f"{what} must be a number for each row of a batch", found=found,
+                   hint=f"an array of shape ({rows},)", source=self.job.source)  # fmt: skip
+        weights[:rows] = array
         return weights
 
     def _by_parameter(self, batch: Any) -> list[Any]:

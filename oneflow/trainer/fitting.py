@@ -19,7 +19,7 @@ import numpy as np
 
 from .._base.refuse import refuse, warn
 from ..callbacks.base import Callback
-from ..checkpoint.api import get_all_variables
+from ..checkpoint.api import steps_of
 from ..errors import ArgumentError, CheckpointWarning
 from ..job import JobFunction
 from ..job.step_checks import LOSS
@@ -127,8 +127,9 @@ class Fit:
         self.steps.begin(self.step)
         self._wait_for(partial(self._begin_loggers, state["loggers"] if state is not None else None))
         self._wait_for(lambda: self.hooks("on_train_begin", self.latest))
-        if self.step and self.validated != self.step - 1 and self._is_validation_due(self.step - 1):
-            self._pause(self.step - 1)  # Ctrl-C had cut it off
+        if self.batch and self._owes_validation():  # Ctrl-C had cut it off
+            self.shown_epoch = self.steps.epoch = self.epoch
+            self._pause(self.step - 1)
         while self._goes_on():
             self._run_epoch()
         trainer.interrupted = trainer.interrupt.came
@@ -165,8 +166,7 @@ class Fit:
 
     def _go_on_from_step_counter(self) -> None:
         """Of a checkpoint that no trainer made, the train job's own counter says how far it was."""
-        counter = get_all_variables().get(f"System-Train-TrainStep-{self.jobs[0].name}")
-        self.step = int(counter.numpy().reshape(-1)[0]) if counter is not None else 0
+        self.step = steps_of(self.jobs[0].name)
         if self.count:
             self.epoch, self.batch = divmod(self.step, self.count)
 
@@ -236,6 +236,8 @@ class Fit:
             self.batch += 1
             if not is_submitted:
                 self._tell_of_short_batch()
+                if self._counts_batches and self._owes_validation():
+                    self._pause(self.step - 1)
                 continue
             self.step += 1
             if stage.error is not None:
@@ -289,11 +291,20 @@ class Fit:
         """Whether it is known that the epoch, or the training, ends with this step: then its end is what is saved."""
         return not self._is_stopped() and (self.batch == self.count or self._is_over())
 
+    @property
+    def _counts_batches(self) -> bool:
+        """Whether validations are due after batches of an epoch, and not after steps of the training."""
+        return not isinstance(self.trainer.val_check_interval, int)
+
     def _is_validation_due(self, step: int) -> bool:
         every = self._validates_every
         if self.evaluation is None or every is None:
             return False
-        return (step + 1 if isinstance(self.trainer.val_check_interval, int) else self.batch) % every == 0
+        return (self.batch if self._counts_batches else step + 1) % every == 0
+
+    def _owes_validation(self) -> bool:
+        """Whether one is due after the last step, and was not done."""
+        return self.step > 0 and self.validated != self.step - 1 and self._is_validation_due(self.step - 1)
 
     def _means(self) -> dict[str, Any]:
         return {name: number for tally in self.steps.tallies for name, number in tally.result().items()}
@@ -320,6 +331,8 @@ class Fit:
         """After the last step of an epoch, or of the training in the midst of one."""
         step, epoch = self.step - 1, self.shown_epoch
         if self.evaluation is not None and self._validates_every is None and self.validated != step and not self._validate(step):
+            return
+        if self._owes_validation():  # Ctrl-C has cut it off: the epoch ends after it, when the training goes on
             return
         means = self._means()
         logs = {**means, **self.validation_logs}

@@ -9,6 +9,7 @@ from ..callbacks.base import HOOKS, Callback
 from ..errors import CallbackError
 from ..runtime.process import process
 from ..runtime.result import Delivery
+from ..runtime.session import default_session, scope_of
 
 _OF_STEPS = ("on_train_batch_end", "on_train_batch_outputs", "on_log")
 
@@ -66,11 +67,12 @@ def failure(error: BaseException, when: str, way_on: str) -> BaseException:
 
 
 def run_in_order(function: Callable[[], None]) -> None:
-    """Runs ``function`` on the delivery thread after the callbacks of all calls so far, and waits for it.
+    """Runs ``function`` on the delivery thread, in the caller's session, after the callbacks of all calls so far.
 
-    It must not raise.
+    It waits for it. The function must not raise.
     """
-    delivery = Delivery("", process.delivery, lambda arrays: None, (), process.finished, gives_handles=True)
+    scope = scope_of(default_session())
+    delivery = Delivery("", process.delivery, lambda arrays: None, (), process.finished, gives_handles=True, scope=scope)
     with process.lock:
         result = process.delivery.submit(delivery, ((), (), ()))
     result.async_get(lambda _: function())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from .._base.refuse import warn
 from .._signature.local import LocalTensor
 from ..errors import JobWarning
 from ..graph.node import Blob
@@ -52,7 +52,7 @@ class Outputs:
     """
 
     def __init__(self, job: JobFunction[..., Any], arguments: Arguments, prefix: str = "", apart: frozenset[str] = frozenset()):
-        self._job = job
+        self._job, self._prefix = job, prefix
         self._warned = False
         self.all = [
             Output(prefix + name, _taker(path), _elements_per_row(blob, arguments))
@@ -92,12 +92,14 @@ class Outputs:
             return float(array.mean(dtype=np.float64))  # the job has weighted it
         if not output.per_row and not self._warned:
             self._warned = True
+            job, name = self._job, output.name.removeprefix(self._prefix)
             text = (
-                f"job {self._job.name!r} returns {output.name!r} as one value for a whole batch, and a batch of {bound.rows} "
+                f"job {job.name!r} returns {name!r} as one value for a whole batch, and a batch of {bound.rows} "
                 f"rows was padded: the value counts the padding\n"
                 f"  try        return a value for each row, or give the job a parameter sample_weight, which is 0 for padding"
             )
-            warn(JobWarning, text)
+            # this is the thread that delivers results, where no line of the user's calls
+            warnings.warn_explicit(text, JobWarning, job.source.file, job.source.line)
         return float(output.rows(array, bound).mean(dtype=np.float64))
 
 

@@ -221,6 +221,12 @@ def test_a_loop_that_was_left_is_followed_by_the_next_pass():
     assert rows_of(loader) == passes[1]
 
 
+def test_two_passes_beside_each_other():
+    loader = flow.data.ArrayLoader(np.arange(10), 2)
+    pairs = list(zip(loader, loader, strict=True))
+    assert [[first.tolist(), second.tolist()] for first, second in pairs] == [[[i, i + 1]] * 2 for i in range(0, 10, 2)]
+
+
 def test_positions_of_other_loaders_are_refused():
     state = flow.data.ArrayLoader((X, Y), 5, shuffle=True).state_dict()
     for other in (flow.data.ArrayLoader((X, Y), 4, shuffle=True), flow.data.ArrayLoader((X, Y), 5, shuffle=True, seed=1)):

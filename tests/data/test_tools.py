@@ -477,6 +477,8 @@ def test_special_files_and_huge_ones(tmp_path: Path) -> None:
         (b"a\n-1e400\nx\n", None),
         (b'a,b\n"1,2\n', "a row of 1 values"),
         (b"\n\n\n", "holds no rows"),
+        (b"a,b\n1,2\n3,4,5\n", "(?s)more values than the first.*row        2"),
+        (b"\xef\xbb\xbfa,b\r\n1,2,\r\n", None),
         (b"a\n" + b"9" * 5000 + b"\n", None),
     ],
 )

@@ -217,7 +217,11 @@ def test_what_cannot_be_of_integers_is_refused() -> None:
         (lambda: calibrate(predict, [batch * np.nan]), ArgumentError, "are not numbers"),
         (lambda: calibrate(elementwise, [batch]), ModeError, "no products or convolutions"),
         (lambda: convert(predict), ModeError, "no fake quantization"),
-        (lambda: calibrate(calibrate(predict, [batch]), [batch]), ArgumentError, r"(?s)8-bit integers already.*the job .*your line .*lambda"),
+        (
+            lambda: calibrate(calibrate(predict, [batch]), [batch]),
+            ArgumentError,
+            r"(?s)8-bit integers already.*the job .*your line .*lambda",
+        ),
     ]:
         with pytest.raises(error, match=text):
             call()

@@ -160,22 +160,42 @@ def test_static_loss_scale_changes_nothing_but_rounding():
 
 @pytest.mark.cpu("a job with a loss scale computes in float16 on GPUs, whose largest number is smaller than these scales")
 def test_overflow_under_dynamic_loss_scale_skips_the_update():
-    scale = flow.optimizer.loss_scale.dynamic_loss_scale(initial_loss_scale=2.0**127, increment_period=2, multiplier=2.0**60)
+    scale = flow.optimizer.loss_scale.dynamic_loss_scale(initial_loss_scale=2.0**96, increment_period=2, multiplier=2.0**60)
     job = train_job(True, scale)
     state = "System-Train-DynamicLossScale-train-LossScale"
     flow.load_variables(WEIGHTS)
-    big = X * 1e6  # gradients of the weights are far beyond float32 / 2**127
+    big = X * 1e12  # gradients of the weights are far beyond float32 / 2**96
     job(big, Y)
     now = flow.get_all_variables()
     for name, value in WEIGHTS.items():
         np.testing.assert_array_equal(now[name].numpy(), value)
     assert now["System-Train-TrainStep-train"].numpy() == 0
-    np.testing.assert_allclose(now[state].numpy(), 2.0**67)
+    np.testing.assert_allclose(now[state].numpy(), 2.0**36)
     job(X, Y)
     now = flow.get_all_variables()
     assert now["System-Train-TrainStep-train"].numpy() == 1
     assert any(not np.array_equal(now[name].numpy(), value) for name, value in WEIGHTS.items())
     assert all(np.isfinite(now[name].numpy()).all() for name in WEIGHTS)
+
+
+@pytest.mark.cpu("a job with a loss scale computes in float16 on GPUs")
+def test_a_dynamic_loss_scale_that_only_grows_changes_nothing():
+    def losses(policy):
+        with flow.session(seed=1):
+
+            @flow.global_function("train")
+            def train(x: tp.Numpy.Placeholder((4, 2)), y: tp.Numpy.Placeholder((4, 1))) -> tp.Numpy:
+                w = flow.get_variable("w", (2, 1), initializer=flow.zeros_initializer())
+                loss = flow.math.square(flow.matmul(x, w) - y)
+                flow.optimizer.SGD(1e-3, momentum=0, loss_scale_policy=policy).minimize(loss)
+                return loss
+
+            x = np.array([[0.1, 0.2], [0.3, -0.1], [-0.2, 0.1], [0.2, 0.2]], np.float32)
+            return [float(train(x, x @ np.array([[0.5], [-0.25]], np.float32)).mean()) for _ in range(150)]
+
+    plain = losses(None)
+    assert losses(flow.optimizer.loss_scale.dynamic_loss_scale(increment_period=1)) == pytest.approx(plain, rel=1e-5)
+    assert plain[-1] < plain[100]  # also behind the 96th step, where the scale is at its largest
 
 
 def test_float16_with_a_dynamic_loss_scale_finds_its_scale(monkeypatch):

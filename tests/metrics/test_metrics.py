@@ -125,6 +125,24 @@ def test_the_area_under_the_curve_is_that_of_scipy():
         m.AUC().update([0.1], [2])
 
 
+def test_scores_that_are_no_numbers_are_never_right():
+    scores = np.full((4, 5), np.nan, np.float32)
+    metric = flow.metrics.TopKAccuracy(k=2)
+    metric.update(scores, [0, 1, 2, 3])
+    assert metric.compute() == 0
+    scores[:, :3] = [0.1, 0.3, 0.2]  # two NaNs count as the largest, as for flow.math.top_k
+    assert [_top(scores, [1] * 4, k) for k in (2, 3)] == [0, 1]
+    area = flow.metrics.AUC()
+    area.update([0.1, np.nan, 0.35, 0.8], [0, 0, 1, 1])
+    assert np.isnan(area.compute())
+
+
+def _top(scores, target, k):
+    metric = flow.metrics.TopKAccuracy(k=k)
+    metric.update(scores, target)
+    return metric.compute()
+
+
 def test_perplexity_and_means():
     loss = np.random.default_rng(0).uniform(0, 3, (20, 5)).astype(np.float32)
     assert computed(m.Perplexity(), (loss,), [3]) == pytest.approx(math.exp(loss.mean(dtype=np.float64)), rel=1e-9)

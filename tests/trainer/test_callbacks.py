@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 import trainer_jobs as jobs
 from trainer_jobs import Notes, quiet
 
@@ -72,6 +73,31 @@ def test_early_stopping_ends_a_training_and_says_why(caplog):
         trainer = fit(stopping, epochs=20)
     assert len(trainer.history) == 3 and stopping.stopped_step == 17 and trainer.global_step == 18
     assert "2 looks without being better than" in caplog.text
+
+
+def test_each_validation_is_looked_at_once(tmp_path):
+    class Looks(flow.callbacks.EarlyStopping):
+        def take_value(self, value, step):
+            seen.append((step, value))
+            super().take_value(value, step)
+
+    seen, made = [], []
+    notes = flow.callbacks.LambdaCallback(on_validation_end=lambda step, logs: made.append((step, logs["val_loss"])))
+    saver = flow.callbacks.ModelCheckpoint(tmp_path, monitor="val_loss", save_top_k=-1, filename="{step}")
+    trainer = fit([Looks("val_loss", patience=50), notes, saver], epochs=4, val_check_interval=5)  # epochs are of 6 steps
+    assert seen == made and [step for step, _ in made] == [4, 9, 14, 19] and trainer.global_step == 24
+    assert sorted(os.listdir(tmp_path)) == ["step=10", "step=15", "step=20", "step=5"]
+
+
+def test_a_training_that_was_ended_early_stays_ended(tmp_path):
+    def again(**options):
+        stopping = flow.callbacks.EarlyStopping("val_loss", min_delta=100.0, **options)
+        trainer = quiet(max_epochs=20, callbacks=[stopping, flow.callbacks.ModelCheckpoint(tmp_path, save_last=True)], seed=1)
+        return len(trainer.fit(jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data(30, 1), ckpt_path="last"))
+
+    assert [again(patience=2), again(patience=2), again(patience=2)] == [3, 3, 3]
+    assert again(patience=4) == 5  # goes on with another argument
+    assert again(patience=4, stopping_threshold=100.0) == 5
 
 
 def test_numbers_of_the_training_are_monitored_at_the_end_of_epochs():
@@ -345,10 +371,37 @@ def test_a_plateau_lowers_the_rate():
     lowering = flow.callbacks.ReduceLROnPlateau(factor=0.5, patience=1, min_delta=100.0, cooldown=1, min_lr=0.2)
     trainer = fit([lowering, flow.callbacks.LearningRateMonitor()], job=variable_job(), log_every_n_steps=6, epochs=8)
     rates = [row["lr"] for row in trainer.history.steps]
-    # values: best, 1, 2 -> lowered (cooldown 1), 1, 2 -> lowered to min_lr, ...
-    assert rates == pytest.approx([0.5, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2, 0.2]), rates
+    # values: best, 1, 2 -> lowered, not counted, 1, 2 -> lowered to min_lr, ...
+    assert rates == pytest.approx([0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.2, 0.2]), rates
     with pytest.raises(CallbackError, match="cannot change the learning rate of job 'train'"):
         fit(flow.callbacks.ReduceLROnPlateau(), job=scheduled_job())
+
+
+@pytest.mark.parametrize("options", [{}, {"cooldown": 1}, {"cooldown": 2}, {"min_lr": 0.2}, {"min_lr": 2.0}, {"patience": 0}])
+def test_a_plateau_is_that_of_pytorch(options):
+    given = {"factor": 0.5, "patience": 1, "min_delta": 1e-4, **options}
+    job = constant_job(0.8)
+    rates = []
+    seen = flow.callbacks.LambdaCallback(on_validation_end=lambda step, logs: rates.append(round(job.learning_rate, 6)))
+    trainer = fit([flow.callbacks.ReduceLROnPlateau("val_loss", **{**given, "min_delta": 100.0}), seen], job=job, epochs=12)
+    values = trainer.history["val_loss"]
+    optimizer = torch.optim.SGD([torch.zeros(1)], 0.8)
+    plateau = {k: v for k, v in given.items() if k != "min_delta"}
+    other = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, threshold=100.0, threshold_mode="abs", **plateau)
+    want = []
+    for value in values:
+        other.step(value)
+        want.append(round(optimizer.param_groups[0]["lr"], 6))
+    assert rates == want and len(want) == 12
+
+
+def test_rates_of_a_schedule_are_those_of_the_jobs_own_steps():
+    job = scheduled_job()
+    for first in (0, 6):
+        trainer = quiet(max_epochs=1, log_every_n_steps=1, callbacks=flow.callbacks.LearningRateMonitor())
+        trainer.fit(job, jobs.data())
+        want = [0.5 * 0.5 ** (step / 4) for step in range(first, first + 6)]
+        assert [row["lr"] for row in trainer.history.steps] == pytest.approx(want)
 
 
 def constant_job(rate=0.5):
@@ -407,7 +460,7 @@ def test_the_progress_bar_ends_at_100_percent_where_a_short_batch_is_left_out():
 def test_a_training_goes_on_where_its_progress_cannot_be_shown(error):
     class Broken(io.StringIO):
         def write(self, text):
-            raise error
+            raise type(error)(*error.args)  # a new one: its traceback keeps the results of steps
 
     trainer = flow.Trainer(max_epochs=2, callbacks=flow.callbacks.TQDMProgressBar(file=Broken(), refresh_seconds=1e-9))
     trainer.fit(jobs.train_job(), jobs.data())

@@ -265,9 +265,39 @@ def test_weights_of_rows_let_a_training_use_all_of_them():
 
 
 def test_a_value_for_a_whole_padded_batch_warns():
-    with pytest.warns(JobWarning, match="'test_output_1' as one value.*a batch of 5 rows was padded") as warned:
-        quiet().test(jobs.pair_job(), jobs.data(25))
-    assert len(warned) == 1
+    job = jobs.pair_job()
+    with pytest.warns(JobWarning, match="'output_1' as one value.*a batch of 5 rows was padded") as warned:
+        quiet().test(job, jobs.data(25))
+    assert [(warning.filename, warning.lineno) for warning in warned] == [(job.source.file, job.source.line)]
+
+
+def test_a_short_last_batch_that_is_left_out_does_not_leave_out_the_validation():
+    made = []
+    notes = flow.callbacks.LambdaCallback(on_validation_end=lambda step, logs: made.append(step))
+    trainer = quiet(max_epochs=2, seed=1, val_check_interval=0.5, callbacks=notes)
+    history = trainer.fit(jobs.train_job(), jobs.data(35), jobs.eval_job(), jobs.data(30, 1))  # 3 steps and 5 rows an epoch
+    assert made == [1, 2, 4, 5]
+    assert history.rows[-1]["val_loss"] == pytest.approx(trainer.validate(jobs.eval_job(), jobs.data(30, 1))["val_loss"])
+
+
+@pytest.mark.parametrize(
+    "weights, text",
+    [
+        (np.ones((10, 1), np.float32), r"got        float32 of shape \(10, 1\)"),
+        (np.ones(3, np.float32), r"got        float32 of shape \(3,\)"),
+        (np.array(["a"] * 10), r"got        <U1 of shape \(10,\)"),
+    ],
+)
+def test_weights_that_are_no_number_for_each_row(weights, text):
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder((10, 4)), sample_weight: tp.Numpy.Placeholder((10,))) -> tp.Numpy:
+        loss = flow.math.reduce_mean(jobs.network(x), axis=[1]) * sample_weight
+        jobs.sgd().minimize(loss)
+        return loss
+
+    rule = "(?s)input 'sample_weight' of job 'train' must be a number for each row"
+    with pytest.raises(FeedError, match=f"{rule}.*{text}.*your line.*shape .10,"):
+        quiet(max_epochs=1).fit(train, [(jobs.data(10)[0], weights)])
 
 
 # --- prediction

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
 import shutil
 import signal
@@ -361,6 +362,56 @@ def test_ctrl_c_ends_after_the_step(tmp_path, saves):
         assert steps == list(range(600))
     else:
         assert "nothing was saved" in told and table.startswith("step,")
+
+
+def test_a_training_in_a_session_of_its_own_saves_that_sessions_variables(tmp_path):
+    with flow.session(seed=1):
+        saver = flow.callbacks.ModelCheckpoint(tmp_path, save_last=True)
+        quiet(max_epochs=1, callbacks=saver).fit(jobs.train_job(), jobs.data())
+        want = {name: handle.numpy() for name, handle in flow.get_all_variables().items()}
+    found = flow.checkpoint.get(str(tmp_path / "last"))
+    assert set(found) == set(want) and "out-weight" in want
+    np.testing.assert_array_equal(found["out-weight"].numpy(), want["out-weight"])
+
+
+class CtrlC(flow.callbacks.Callback):
+    def __init__(self, at):
+        self.at = at
+
+    def on_train_batch_end(self, step, logs):
+        if step == self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("interval", [0.5, 3, 1.0])
+def test_a_validation_that_ctrl_c_cuts_off_is_made_up_for(tmp_path, interval):
+    def fit(directory, at):
+        saver = flow.callbacks.ModelCheckpoint(tmp_path / directory, save_last=True, every_n_steps=100)
+        with flow.session(seed=1):
+            trainer = quiet(max_epochs=3, seed=1, val_check_interval=interval, callbacks=[CtrlC(at), saver])
+            history = trainer.fit(jobs.train_job(), jobs.data(60), jobs.eval_job(), jobs.data(30, 1), ckpt_path="last")
+            return history.rows, flow.get_all_variables()["out-weight"].numpy()
+
+    rows, weights = fit("whole", None)
+    for at in (5, 8, 11):
+        with pytest.raises(KeyboardInterrupt):
+            fit(f"part{at}", at)
+        again, others = fit(f"part{at}", None)
+        assert again == rows, at
+        np.testing.assert_array_equal(others, weights)
+
+
+def test_a_resumed_training_validates_no_more_than_a_whole_one(tmp_path):
+    def steps(directory, *epochs):
+        made = []
+        notes = flow.callbacks.LambdaCallback(on_validation_end=lambda step, logs: made.append(step))
+        for count in epochs:
+            saver = flow.callbacks.ModelCheckpoint(tmp_path / directory, save_last=True)
+            trainer = quiet(max_epochs=count, seed=1, val_check_interval=0.4, callbacks=[notes, saver])
+            trainer.fit(jobs.train_job(), jobs.data(50), jobs.eval_job(), jobs.data(30, 1), ckpt_path="last")
+        return made
+
+    assert steps("part", 1, 2) == steps("whole", 2) == [1, 3, 6, 8]  # of 5 steps an epoch
 
 
 def test_the_handler_of_ctrl_c_is_put_back():

@@ -98,6 +98,7 @@ def error_of(expression: str) -> str:
         ("flow.optimizer.warmup.linaer", "flow.optimizer.warmup.linear"), ("flow.global_fuction", "flow.global_function"),
         ("flow.nn.dense", "flow.layers.dense"), ("flow.initializers", "flow.ones_initializer"),
         ("flow.tensorboard", "flow.loggers.TensorBoardLogger"), ("flow.loggers.csvlogger", "flow.loggers.CSVLogger"),
+        ("flow.optimizer.AdamOptimizer", "flow.optimizer.Adam"), ("flow.optimizer.MomentumOptimizer", "flow.optimizer.SGD"),
         ("flow.metrics.accuracy", "flow.metrics.Accuracy"), ("flow.callbacks.EarlyStoping", "flow.callbacks.EarlyStopping"),
     ],
 )  # fmt: skip

@@ -210,7 +210,8 @@ def _hole(x=(FixedTensorDef((2,)), None)): ...  # noqa: B008
     [
         (_listed, "invalid parameter annotation"), (_bare, r"try .*x: tp.Numpy.Placeholder\("),
         (_endless, "a Tuple names its elements"), (_nothing, "no annotation and no default"),
-        (_plain, "invalid parameter default 3"), (_star, "ordinary positional"),
+        (_plain, "invalid parameter default 3.*allowed    flow.FixedTensorDef.*try        leave 'x' out"),
+        (_star, "ordinary positional"),
         (_keyword, "ordinary positional"), (_hole, r"\[1\] is None"),
     ],
 )  # fmt: skip

@@ -79,7 +79,9 @@ _BY_OURS = {
     "flow.optimizer.CosineScheduler": "cosine_annealing_lr cosine_decay",
     "flow.optimizer.PolynomialScheduler": "polynomial_lr polynomial_decay", "flow.optimizer.warmup.linear": "linear_lr",
     "flow.loggers.TensorBoardLogger": "tensorboard summary_writer",
-    "flow.optimizer.SGD": "momentum", "flow.optimizer.grad_clipping.by_global_norm": "clip_grad_norm clip_by_global_norm",
+    "flow.optimizer.SGD": "momentum momentum_optimizer gradient_descent_optimizer sgd_optimizer",
+    "flow.optimizer.Adam": "adam_optimizer", "flow.optimizer.RMSProp": "rms_prop_optimizer",
+    "flow.optimizer.grad_clipping.by_global_norm": "clip_grad_norm clip_by_global_norm",
     "flow.optimizer.loss_scale.dynamic_loss_scale": "grad_scaler", "flow.watch_diff": "grad",
     # data
     "flow.data.ofrecord_reader": "data_loader tf_record_dataset", "flow.data.load_mnist": "mnist",

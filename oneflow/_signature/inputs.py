@@ -69,6 +69,8 @@ def define_input(kind: str, what: str, shape: Any, dtype: Any, batch_axis: Any) 
 
 
 def _dtype_hint(given: Any) -> str:
+    if isinstance(given, str) and given in ("float", "double"):  # NumPy has another name for the first
+        return f"dtype=flow.{given}"
     try:
         return f"dtype=flow.{dtypes.from_numpy(given).name}"
     except (ArgumentError, TypeError):

@@ -31,6 +31,9 @@ _ALLOWED_PARAMETER = (
 )
 
 
+_PLAIN = (bool, int, float, str, type(None))
+
+
 class _NotAnInput(Exception):
     """Internal: an annotation or a default does not define inputs; the text says which part of it."""
 
@@ -62,8 +65,13 @@ def parse_parameters(function: Callable[..., Any]) -> list[Parameter]:
             structure = _from_default_or_none(parameter.default) if annotated else None
             if structure is None:
                 rule = f"{where}: invalid parameter {'annotation' if annotated else 'default'} {spell(given)}{problem}"
-                hint = _hint(given, parameter.name)
-                refuse(AnnotationError, rule, found=[("allowed", _ALLOWED_PARAMETER)], hint=hint, source=source)
+                found = [
+                    (
+                        "allowed",
+                        _ALLOWED_PARAMETER if annotated else f"flow.FixedTensorDef(shape, dtype=...), {_ALLOWED_PARAMETER}",
+                    )
+                ]
+                refuse(AnnotationError, rule, found=found, hint=_hint(given, parameter.name), source=source)
         parsed.append(Parameter(parameter.name, structure))
     return parsed
 
@@ -71,6 +79,8 @@ def parse_parameters(function: Callable[..., Any]) -> list[Parameter]:
 def _hint(given: Any, name: str) -> str:
     if isinstance(given, type) and issubclass(given, ArrayKind):
         return f"{name}: tp.{given.__name__}.Placeholder((...), dtype=flow.float)"
+    if any(given is kind or type(given) is kind for kind in _PLAIN):
+        return f"leave {name!r} out: inputs are arrays, and the body may use any value of the code around it"
     return ""
 
 

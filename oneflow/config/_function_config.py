@@ -57,6 +57,8 @@ class FunctionSetter(Setter):
         if self.option.name == "tensorrt.int8_calibration" and not self._config.get("tensorrt.use_int8"):
             refuse(ArgumentError, f"{self.spelling} needs int8 to be chosen first", hint="config.tensorrt.use_int8(True)")
         self._config._values[self.option.name] = value
+        if self.option.name in _LEGACY_TRAIN:
+            self._config.job_type = None
 
 
 class _Group:
@@ -162,7 +164,7 @@ class FunctionConfig(FunctionSettings):
       >>> config.train.primary_lr(0.1)
 
     Attributes:
-      job_type: None, or "train" or "predict" once a job has been declared with (a copy of) it.
+      job_type: None; "train" or "predict" in the copy that a job has; "predict" where it served a predict job last.
     """
 
     __slots__ = ("_values", "job_type")
@@ -216,11 +218,12 @@ class FunctionConfig(FunctionSettings):
         return self._values.get(option.name, option.default if default is _UNSET else default)
 
     def is_train_configured(self) -> bool:
-        """Whether the dict style of training was used; jobs declared without a type are train jobs then."""
-        return any(name in self._values for name in _LEGACY_TRAIN)
+        """Whether the dict style of training was used, and not for a predict job since; jobs declared without a type are train
+        jobs then."""
+        return self.job_type != "predict" and any(name in self._values for name in _LEGACY_TRAIN)
 
     def discard_train(self) -> None:
-        """Forgets the settings of the dict style of training, as happens when the object is used for a predict job."""
+        """Forgets the settings of the dict style of training."""
         for name in _LEGACY_TRAIN:
             self._values.pop(name, None)
 

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
+from .._base.frames import shows_user_frames
 from .._base.generation import V0_3, Generation
 from .._base.refuse import refuse, shown
 from .._base.source import caller
@@ -124,15 +125,19 @@ def declare(type: Any, function_config: Any, generation: Generation) -> JobDecor
     declared = caller()
     if isinstance(type, FunctionConfig):
         if function_config is not None:
-            refuse(ArgumentError, "flow.global_function was given two FunctionConfigs")
+            rule = (
+                f"flow.global_function was given a FunctionConfig in the place of the type, and {shown(function_config)} besides"
+            )
+            refuse(ArgumentError, rule, hint='flow.global_function("train", config), or flow.global_function(config)')
         config, train = type.copy(), type.is_train_configured()
     elif isinstance(type, str) and type in ("train", "predict"):
         if function_config is not None and not isinstance(function_config, FunctionConfig):
             refuse(ArgumentError, f"function_config must be a flow.FunctionConfig, got {shown(function_config)}")
         train = type == "train"
-        if function_config is not None and not train:
-            function_config.discard_train()  # as OneFlow does: the object may serve a job without a type next
         config = (function_config or FunctionConfig()).copy()
+        if function_config is not None and not train:
+            function_config.job_type = "predict"  # as in OneFlow: a job without a type that it serves next predicts, too
+            config.discard_train()
     elif callable(type):
         refuse(ArgumentError, "flow.global_function needs parentheses", hint='write @flow.global_function(type="predict")')
     else:
@@ -144,7 +149,7 @@ def declare(type: Any, function_config: Any, generation: Generation) -> JobDecor
         _want_function(function)
         return JobFunction(function, train=train, config=config, declared=declared, generation=generation)
 
-    return decorate
+    return shows_user_frames(decorate)
 
 
 def _want_function(function: Any) -> None:
@@ -160,4 +165,6 @@ def _want_function(function: Any) -> None:
 
 def function(function_config: FunctionConfig | None = None) -> JobDecorator:
     """The oldest spelling: ``@flow.function(config)``; a train job if and only if ``config.train.*`` was set."""
+    if callable(function_config):
+        refuse(ArgumentError, "flow.function needs parentheses", hint="write @flow.function() or @flow.function(config)")
     return global_function(function_config if function_config is not None else FunctionConfig())

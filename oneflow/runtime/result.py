@@ -328,6 +328,20 @@ class Result(Record, concurrent.futures.Future[T]):
     def __bool__(self) -> bool:
         return True  # a future, whatever its length
 
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):  # probes of the interpreter and of other libraries
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self._refuse_use(f"attribute {name!r}")
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        self._refuse_use("elements")
+
+    def _refuse_use(self, what: str) -> NoReturn:
+        rule = f"the Result of a call of job {self.job_name!r} has no {what}: it is a future, which stands for the value"
+        refuse(
+            NotAnArrayError, rule, hint="its get() waits for the value; a job annotated with -> tp.Numpy or the like returns it"
+        )
+
     def _array(self, what: str) -> ArraySpec:
         if self.delivery.array is None:
             rule = f"{what} of a call of job {self.job_name!r}: it does not return one array of a fixed shape"
@@ -479,6 +493,23 @@ class Result(Record, concurrent.futures.Future[T]):
 
 _MAKING = threading.Lock()
 _new = object.__new__
+
+
+def _refused(what: str) -> Callable[..., NoReturn]:
+    def refused(self: Result[Any], *_: Any) -> NoReturn:
+        self._refuse_use(what)
+
+    return refused
+
+
+_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@"}
+for _name, _sign in _OPERATORS.items():
+    for _side in ("", "r"):
+        setattr(Result, f"__{_side}{_name}__", _refused(f"operator {_sign}"))
+for _name, _sign in {"neg": "-", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
+    setattr(Result, f"__{_name}__", _refused(f"operator {_sign}"))
+for _name in ("abs", "float", "int", "round"):
+    setattr(Result, f"__{_name}__", _refused(f"{_name}()"))
 
 
 def queued(delivery: Delivery, results: Any, sequence: int, thread: int) -> Result[Any]:

@@ -324,7 +324,9 @@ class InferenceSession:
             assert runner is not None
             for tensor in runner.graph.inputs:
                 if tensor.name not in inputs:
-                    refuse(FeedError, f'input "{tensor.name}" is absent', found=[("the job", job_name)])
+                    refuse(FeedError, f'input "{tensor.name}" is absent',
+                           found=[("the job", job_name), ("given", ", ".join(inputs) or "nothing")],
+                           hint=f"run({job_name!r}, {', '.join(f'{t.name}=...' for t in runner.graph.inputs)})")  # fmt: skip
                 if not isinstance(inputs[tensor.name], np.ndarray):
                     refuse(FeedError, f'input "{tensor.name}" must be a numpy.ndarray, got {shown(inputs[tensor.name])}')
             known = {t.name for other in self._jobs.values() for t in other.graph.inputs}

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import oneflow as flow
+import oneflow.typing as tp
 from oneflow._base.dtype import dtype
 from oneflow._base.process_state import process_state
 from oneflow.config import FunctionConfig
@@ -259,3 +260,32 @@ def test_legacy_training_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
     config.train.primary_lr(0.1)
     config.train.model_update_conf({"naive_conf": {}})
     assert capfd.readouterr() == ("", "")
+
+
+def test_one_object_serves_a_predict_job_and_then_a_train_job() -> None:
+    config = flow.function_config()
+    config.train.primary_lr(0.1)
+    config.train.model_update_conf({"naive_conf": {}})
+
+    @flow.global_function("predict", config)
+    def predict(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return flow.layers.dense(x, 1, name="line")
+
+    @flow.global_function("train", config)
+    def train(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        y = flow.layers.dense(x, 1, name="line")
+        flow.losses.add_loss(y)
+        return y
+
+    @flow.global_function(config)  # a predict job, as in OneFlow: the object served one last
+    def untyped(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return flow.layers.dense(x, 1, name="line")
+
+    x = np.ones((2, 3), np.float32)
+    before = predict(x)
+    train(x)
+    assert (predict(x) < before).all() and config.get("train.primary_lr") == 0.1
+    np.testing.assert_array_equal(untyped(x), predict(x))
+    assert not config.is_train_configured()
+    config.train.primary_lr(0.2)
+    assert config.is_train_configured()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import pydoc
 import traceback
 
@@ -311,6 +313,13 @@ def test_redefining_a_job_with_another_width():
 
 
 def test_declaring_wrongly():
+    def nested(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        @flow.global_function()
+        def inner(y: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+            return y
+
+        return x
+
     with pytest.raises(errors.ArgumentError, match="parentheses"):
 
         @flow.global_function
@@ -325,14 +334,45 @@ def test_declaring_wrongly():
         def unannotated(x):
             return x
 
-    def nested(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
-        @flow.global_function()
-        def inner(y: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
-            return y
+    with pytest.raises(
+        errors.ArgumentError, match=r"flow.function needs parentheses.*\n.*\n  try        write @flow.function\(\)"
+    ):
+        flow.function(nested)
+    with pytest.raises(errors.ArgumentError, match="(?s)in the place of the type, and 'train' besides.*try .*\"train\", config"):
+        flow.global_function(flow.function_config(), "train")
+    with pytest.raises(errors.ArgumentError, match=r"try        dtype=flow.float$"):
+        tp.Numpy.Placeholder((2, 3), dtype="float")
+    with pytest.raises(errors.AnnotationError, match="try        leave 'is_train' out: inputs are arrays") as caught:
 
-        return x
+        @flow.global_function()
+        def with_a_flag(x: tp.Numpy.Placeholder((2, 3)), is_train: bool) -> tp.Numpy:
+            return x
+
+    assert [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)] == ["test_declaring_wrongly"]
+    assert caught.value.__context__ is None
 
     refused(nested, errors.ModeError, "inside the body")
+
+
+def test_a_result_is_not_its_value():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))):
+        return x
+
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for use, what in (
+        (lambda r: r.mean(), "attribute 'mean'"), (lambda r: r["loss"], "elements"), (lambda r: print(*r), "elements"),
+        (lambda r: r + 1, r"operator \+"), (lambda r: 2 * r, r"operator \*"), (lambda r: -r, "operator -"),
+        (lambda r: r > 1, "operator >"), (lambda r: math.floor(r), r"float\(\)"), (lambda r: int(r), r"int\(\)"),
+    ):  # fmt: skip
+        with pytest.raises(
+            TypeError, match=rf"(?s)the Result of a call of job 'job' has no {what}: .*try        its get\(\) waits"
+        ):
+            use(job(x))
+    result = job(x)
+    assert not hasattr(result, "mean") and result != x.size and copy.copy(result) is not None
+    np.testing.assert_array_equal(np.add(result, 1), x + 1)
+    np.testing.assert_array_equal(np.ones((2, 3), np.float32) + result, x + 1)
 
 
 def test_tracebacks_of_wrong_programs_show_the_users_frames() -> None:

@@ -144,6 +144,8 @@ def test_wrong_inputs(model: Path) -> None:
     s = launched(model)
     with pytest.raises(ValueError, match='input "image" is absent'):
         s.run("affine")
+    with pytest.raises(ValueError, match=r"(?s)given      img.*try        run\('affine', image=\.\.\.\)"):
+        s.run("affine", img=X)
     with pytest.raises(ValueError, match=r"must be a numpy.ndarray, got \[\[1"):
         s.run("affine", image=[[1.0]])  # type: ignore[arg-type]
     with pytest.raises(FeedShapeError, match=r"image has shape \[batch, 3\], and was given \(4, 2\)"):

@@ -255,16 +255,20 @@ def _conv(random: np.random.Generator) -> list[int]:
     groups = int(random.choice([1, 1, 2, 5]))
     fan, out = (int(v) for v in random.integers(1, 20, 2))
     kernel, strides, dilations = some(1, 4), some(1, 3), some(1, 2)
-    special = random.integers(0, 5)
+    special = random.integers(0, 6)
     if special == 0:  # depthwise
         groups, fan, out = int(random.integers(8, 40)), 1, 1
     if special == 1:  # for few pixels
         groups, kernel = 1, [9, 1, 1][:n] if n == 1 else [3, 3, 1][:n]
         fan, out = (32 * int(v) for v in random.integers(1, 4, 2))
+    if special == 2:  # few channels and long windows, of which some blocks are made
+        groups, fan, kernel[-1], strides[-1] = 1, int(random.integers(1, 5)), int(random.integers(20, 80)), 1
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     pad_low, pad_high = ([int(random.integers(0, e)) for e in extents] for _ in range(2))
     least = [max(1, e - a - b) for e, a, b in zip(extents, pad_low, pad_high, strict=True)]  # windows may exceed images
     sizes = [size + int(random.integers(0, 8)) for size in least]
+    if special == 2:
+        sizes[-1] += int(random.integers(100, 600))
     result = [(s + a + b - e) // t + 1 for s, a, b, e, t in zip(sizes, pad_low, pad_high, extents, strides, strict=True)]
     batch, kind = int(random.integers(1, 12 if special == 1 else 4)), int(random.integers(0, 3))
     flags = int(random.integers(0, 2)) + int(random.choice([0, 2, 4, 8]))  # weights' layout, and which algorithm

@@ -29,8 +29,6 @@ _ALLOWED_PARAMETER = (
     "tp.Numpy.Placeholder(shape, dtype=...), tp.ListNumpy.Placeholder(...), tp.ListListNumpy.Placeholder(...), "
     "Annotated[tp.Numpy, <one of these>], or typing.Tuple[...] of these"
 )
-
-
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -65,13 +63,8 @@ def parse_parameters(function: Callable[..., Any]) -> list[Parameter]:
             structure = _from_default_or_none(parameter.default) if annotated else None
             if structure is None:
                 rule = f"{where}: invalid parameter {'annotation' if annotated else 'default'} {spell(given)}{problem}"
-                found = [
-                    (
-                        "allowed",
-                        _ALLOWED_PARAMETER if annotated else f"flow.FixedTensorDef(shape, dtype=...), {_ALLOWED_PARAMETER}",
-                    )
-                ]
-                refuse(AnnotationError, rule, found=found, hint=_hint(given, parameter.name), source=source)
+                allowed = ("" if annotated else "flow.FixedTensorDef(shape, dtype=...), ") + _ALLOWED_PARAMETER
+                refuse(AnnotationError, rule, found=[("allowed", allowed)], hint=_hint(given, parameter.name), source=source)
         parsed.append(Parameter(parameter.name, structure))
     return parsed
 

@@ -338,9 +338,7 @@ class Result(Record, concurrent.futures.Future[T]):
 
     def _refuse_use(self, what: str) -> NoReturn:
         rule = f"the Result of a call of job {self.job_name!r} has no {what}: it is a future, which stands for the value"
-        refuse(
-            NotAnArrayError, rule, hint="its get() waits for the value; a job annotated with -> tp.Numpy or the like returns it"
-        )
+        refuse(NotAnArrayError, rule, hint="its get() waits for the value; a job annotated with -> tp.Numpy returns it")
 
     def _array(self, what: str) -> ArraySpec:
         if self.delivery.array is None:

@@ -62,13 +62,20 @@ class _Classes(Metric):
         return self._kept(predicted.astype(np.int64), target, weights)
 
     def _kept(self, each: np.ndarray, target: np.ndarray, weights: np.ndarray | None) -> Any:
-        flat = target.reshape(-1).astype(np.int64)
+        flat = self._numbers_of(target)
         if weights is not None:
             weights = np.repeat(weights, flat.size // max(len(weights), 1))
         if self._ignore_index is not None:
             keep = flat != self._ignore_index
             each, flat, weights = each[keep], flat[keep], None if weights is None else weights[keep]
         return each, flat, weights
+
+    def _numbers_of(self, target: np.ndarray) -> np.ndarray:
+        """True classes as a vector of int64."""
+        if target.dtype.kind in "OSUMmc":
+            refuse(ArgumentError, f"{type(self).__name__}: {self.inputs[1]} must be the numbers of classes, got {target.dtype}",
+                   hint="numpy.unique(names, return_inverse=True) numbers names")  # fmt: skip
+        return target.reshape(-1).astype(np.int64)
 
     def _count(self, right: np.ndarray, weights: np.ndarray | None) -> None:
         self._add("right", float(right.sum() if weights is None else right @ weights))
@@ -139,7 +146,7 @@ class TopKAccuracy(_Classes):
         if scores.shape[-1] < self.k:
             rule = f"{type(self).__name__}: k={self.k}, but {self.inputs[0]} {preds.shape} have {scores.shape[-1]} classes"
             refuse(ShapeError, rule)
-        flat, true = scores.reshape(-1, scores.shape[-1]), target.reshape(-1).astype(np.int64)
+        flat, true = scores.reshape(-1, scores.shape[-1]), self._numbers_of(target)
         inside = (0 <= true) & (true < flat.shape[1])
         own = flat[np.arange(len(flat)), np.where(inside, true, 0)]
         larger = ~(flat <= own[:, None])  # NaN is, so that a class whose score is NaN is never among them

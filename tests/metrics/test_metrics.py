@@ -198,6 +198,8 @@ def test_names():
         (lambda: m.Accuracy().update([1], [1, 2]), ShapeError, "different numbers of rows"),
         (lambda: m.Accuracy().update(np.zeros((2, 3)), np.zeros((2, 2))), ShapeError, "do not fit"),
         (lambda: m.Accuracy().update([1], [1], weights=[1, 2]), ShapeError, "2 weights were given for 1 rows"),
+        (lambda: m.Accuracy().update(np.eye(2), ["a", "b"]), ArgumentError, "labels must be the numbers of classes, got <U1"),
+        (lambda: m.TopKAccuracy(k=2).update(np.eye(2), ["a", "b"]), ArgumentError, "labels must be the numbers of classes"),
         (lambda: m.TopKAccuracy(k=5).update(np.zeros((2, 3)), [0, 1]), ShapeError, "do not fit"),
         (lambda: m.TopKAccuracy(k=0), ArgumentError, "k must be"),
         (lambda: m.ConfusionMatrix(1), ArgumentError, "num_classes must be"),

@@ -104,12 +104,7 @@ class NonFiniteError(ExecutionError, FloatingPointError):
 
 
 class CustomOpError(OneFlowError, ValueError, RuntimeError):
-    """The Python code of a custom op raised, or gave arrays of another shape or dtype than it promised.
-
-    ``op_name``: that of the custom op, where its code ran in a step.
-    """
-
-    op_name: str | None = None
+    """The Python code of a custom op raised, or gave arrays of another shape or dtype than it promised."""
 
 
 class HostError(OneFlowError, ValueError, NotImplementedError):

@@ -16,7 +16,7 @@ class ProcessState:
       native_part: the native part, once it has been looked for, under ``native_lock``.
       sgemm_generated: whether oneDNN has been asked to generate the code of its sgemm, under the same lock.
       said_no_bfloat16: whether users have been told that mixed precision is not faster on this machine.
-      callback_errors: errors of Python code inside a step, until its call takes them, under ``callback_lock``.
+      callback_errors: errors of Python code inside a step, with this code, until its call takes them; under ``callback_lock``.
       imported_at_ns: when the library was imported, by the clock of files.
       profiler_ranges: the ranges that a thread has begun, under ``stack``.
     """
@@ -35,7 +35,7 @@ class ProcessState:
         """Locks may be held by threads that a forked child does not have."""
         self.native_lock = threading.Lock()
         self.callback_lock = threading.Lock()
-        self.callback_errors: list[Exception] = []
+        self.callback_errors: list[tuple[Exception, Any]] = []
 
 
 process_state = ProcessState()

@@ -60,13 +60,13 @@ def get_all_variables() -> dict[str, VariableHandle]:
     return {name: VariableHandle(session, variable) for name, variable in variables.items()}
 
 
-@shows_user_frames
 def steps_of(job_name: str) -> int:
     """The number of steps that a train job has made; 0 where it was never called."""
     counter = get_all_variables().get(f"System-Train-TrainStep-{job_name}")
     return 0 if counter is None else int(counter.numpy().reshape(-1)[0])
 
 
+@shows_user_frames
 def load_variables(
     value_dict: Mapping[str, Any] | str | os.PathLike[str],
     ignore_mismatch: bool = True,

@@ -6,17 +6,19 @@ here before it accepts the results of the step, raises the error and discards th
 
 from __future__ import annotations
 
+from typing import Any
+
 from .._base.process_state import process_state
 
 
-def report(error: Exception) -> None:
-    """Keeps an error for the call that is running."""
+def report(error: Exception, of: Any = None) -> None:
+    """Keeps an error for the call that is running. ``of``: the definition or gradient of an op, whose code raised it."""
     with process_state.callback_lock:
-        process_state.callback_errors.append(error)
+        process_state.callback_errors.append((error, of))
 
 
-def take() -> Exception | None:
-    """The first error since the last call of this function, if there was one."""
+def take() -> tuple[Exception, Any] | None:
+    """The first error since the last call of this function, and the code that raised it, if there was one."""
     with process_state.callback_lock:
         errors = process_state.callback_errors
         first = errors[0] if errors else None

@@ -248,13 +248,7 @@ class _Declaration:
 
 
 def _wrong(name: str, rule: str, error: Exception | None = None) -> NoReturn:
-    raise _error(name, rule) from error
-
-
-def _error(name: str, rule: str) -> CustomOpError:
-    made = CustomOpError(f"custom op {shown(name)}: {rule}")
-    made.op_name = name
-    return made
+    raise CustomOpError(f"custom op {shown(name)}: {rule}") from error
 
 
 def _specs(rule: Any, count: int, name: str, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> list[Spec]:
@@ -383,7 +377,7 @@ class _HostCall:
                 for n, v, s in zip(self._outputs, given, specs, strict=True)
             ]
 
-        return tuple(_call_back(run, name, "its function", specs, arrays))
+        return tuple(_call_back(run, self, name, "its function", specs, arrays))
 
 
 class _HostGrad:
@@ -402,7 +396,7 @@ class _HostGrad:
             made = _gradients(self._name, self._inputs, split[0], self._function(*split, **attrs), np.asarray)
             return [np.zeros(*spec) if g is None else g for g, spec in zip(made, specs, strict=True)]
 
-        return tuple(_call_back(run, self._name, "its gradient", specs, (*inputs, *outputs, *cotangents)))
+        return tuple(_call_back(run, self, self._name, "its gradient", specs, (*inputs, *outputs, *cotangents)))
 
 
 def _read_only(value: Any) -> np.ndarray:
@@ -411,16 +405,18 @@ def _read_only(value: Any) -> np.ndarray:
     return array
 
 
-def _call_back(run: Any, name: str, who: str, specs: Sequence[Spec], arrays: Sequence[Any]) -> Any:
+def _call_back(run: Any, of: Any, name: str, who: str, specs: Sequence[Spec], arrays: Sequence[Any]) -> Any:
+    """Calls ``run`` in the middle of the step. ``of``: the op's definition or gradient, whose code it is."""
+
     def safely(*values: Any) -> list[Any]:
         try:
             return run(*values)
         except CustomOpError as error:
-            callback.report(error)
+            callback.report(error, of)
         except Exception as error:
-            wrapped = _error(name, f"{who} raised {type(error).__name__}: {error}")
+            wrapped = CustomOpError(f"custom op {shown(name)}: {who} raised {type(error).__name__}: {error}")
             wrapped.__cause__ = error
-            callback.report(wrapped)
+            callback.report(wrapped, of)
         return [np.zeros(*spec) for spec in specs]
 
     return jax.pure_callback(safely, [jax.ShapeDtypeStruct(*spec) for spec in specs], *arrays, vmap_method="sequential")

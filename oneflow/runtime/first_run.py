@@ -42,7 +42,7 @@ def run(
             jax.block_until_ready((results, state.values(state.written)))
         problem = callback.take()
         if problem is not None:
-            raise _of_job(plan.graph, problem)
+            raise _of_job(plan.graph, *problem)
         if finds_nonfinite:
             _look_for_nonfinite(state, plan, results, [value() for value in restore], feeds)
         if not is_delivered_later:
@@ -56,9 +56,9 @@ def run(
     return results
 
 
-def _of_job(graph: Graph, error: Exception) -> Exception:
-    """An error of Python code inside a step, with the ops of the job that run this code."""
-    nodes = [node for node in graph.nodes if node.op.callback and node.op.name == getattr(error, "op_name", None)]
+def _of_job(graph: Graph, error: Exception, code: Any) -> Exception:
+    """An error of Python code inside a step, with the ops of the job that have it as their definition or gradient."""
+    nodes = [node for node in graph.nodes if code is not None and (node.op.define is code or node.op.grad is code)]
     if not nodes:
         return error
     rows = [str(error), f"  the job    {graph.name!r}"]

@@ -328,13 +328,18 @@ class Result(Record, concurrent.futures.Future[T]):
     def __bool__(self) -> bool:
         return True  # a future, whatever its length
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_"):  # probes of the interpreter and of other libraries
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self._refuse_use(f"attribute {name!r}")
+    if not TYPE_CHECKING:  # for type checkers there are none
 
-    def __getitem__(self, index: Any) -> NoReturn:
-        self._refuse_use("elements")
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):  # probes of the interpreter and of other libraries
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            own = getattr(type(self), name, None)
+            if isinstance(own, property):  # which has raised an AttributeError of its own
+                own.fget(self)
+            self._refuse_use(f"attribute {name!r}")
+
+        def __getitem__(self, index: Any) -> NoReturn:
+            self._refuse_use("elements")
 
     def _refuse_use(self, what: str) -> NoReturn:
         rule = f"the Result of a call of job {self.job_name!r} has no {what}: it is a future, which stands for the value"
@@ -500,14 +505,17 @@ def _refused(what: str) -> Callable[..., NoReturn]:
     return refused
 
 
-_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@"}
+_OPERATORS = {
+    "__add__": "+", "__sub__": "-", "__mul__": "*", "__truediv__": "/", "__floordiv__": "//", "__mod__": "%", "__pow__": "**",
+    "__matmul__": "@",
+}  # fmt: skip
 for _name, _sign in _OPERATORS.items():
-    for _side in ("", "r"):
-        setattr(Result, f"__{_side}{_name}__", _refused(f"operator {_sign}"))
-for _name, _sign in {"neg": "-", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
-    setattr(Result, f"__{_name}__", _refused(f"operator {_sign}"))
-for _name in ("abs", "float", "int", "round"):
-    setattr(Result, f"__{_name}__", _refused(f"{_name}()"))
+    for _method in (_name, f"__r{_name[2:]}"):
+        setattr(Result, _method, _refused(f"operator {_sign}"))
+for _name, _sign in {"__neg__": "-", "__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}.items():
+    setattr(Result, _name, _refused(f"operator {_sign}"))
+for _name, _sign in {"__abs__": "abs()", "__float__": "float()", "__int__": "int()", "__round__": "round()"}.items():
+    setattr(Result, _name, _refused(_sign))
 
 
 def queued(delivery: Delivery, results: Any, sequence: int, thread: int) -> Result[Any]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from .._base.refuse import shown
 from . import _check
 
-LARGEST = 2.0**96  # its reciprocal, divided by the number of losses, is no subnormal number of float32: XLA takes these for zeros
+LARGEST = 2.0**100  # its reciprocal, divided by the number of losses, is no subnormal number of float32: XLA takes these for zeros
 
 
 class LossScalePolicy:
@@ -28,7 +28,7 @@ class static_loss_scale(LossScalePolicy):
     """The same scale at every step.
 
     Args:
-      loss_scale_factor: number > 0, at most 2^96; 1 has no effect.
+      loss_scale_factor: number > 0, at most 2^100; 1 has no effect.
     Raises:
       ArgumentError: the factor is not a positive number.
     Example:
@@ -59,10 +59,10 @@ class dynamic_loss_scale(LossScalePolicy):
 
     A step with a gradient that is not finite changes no variable and no counter; the scale becomes
     ``max(scale / multiplier, 1)``. After ``increment_period`` good steps in a row it becomes ``scale * multiplier``, at most
-    2^96: what divides gradients by it is still a normal number of float32.
+    2^100: what divides gradients by it is still a normal number of float32.
 
     Args:
-      initial_loss_scale: number > 0, at most 2^96.
+      initial_loss_scale: number > 0, at most 2^100.
       increment_period: int > 0, in steps.
       multiplier: number >= 1.
     Raises:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from .._base.refuse import shown
 from . import _check
 
-LARGEST = 2.0**100  # its reciprocal, divided by the number of losses, is no subnormal number of float32: XLA takes these for zeros
+LARGEST = 2.0**100  # its reciprocal, divided by the number of losses, is a normal number of float32: XLA takes others for zeros
 
 
 class LossScalePolicy:

@@ -164,7 +164,7 @@ def test_overflow_under_dynamic_loss_scale_skips_the_update():
     job = train_job(True, scale)
     state = "System-Train-DynamicLossScale-train-LossScale"
     flow.load_variables(WEIGHTS)
-    big = X * 1e12  # gradients of the weights are far beyond float32 / 2**96
+    big = X * 1e12  # gradients of the weights are far beyond float32 / 2**96, the first scale
     job(big, Y)
     now = flow.get_all_variables()
     for name, value in WEIGHTS.items():

@@ -160,18 +160,22 @@ def of_values(numpy_dtype: np.dtype) -> dtype:
     return _NEWER_BY_NUMPY.get(numpy_dtype) or from_numpy(numpy_dtype)
 
 
+def meant_by(value: Any) -> str:
+    """The name of the flow dtype that stands for something else, such as a NumPy type; "" where there is none."""
+    if isinstance(value, str) and value in ("float", "double"):  # NumPy has other names for these
+        return value
+    try:
+        return from_numpy(value).name
+    except (ArgumentError, TypeError, DeprecationWarning):
+        return ""
+
+
 def as_dtype(value: Any, argument: str = "dtype") -> dtype:
     """Accepts a flow dtype only, and says what is meant when it is given something else."""
     if isinstance(value, dtype):
         return value
-    hint = ""
-    if isinstance(value, str) and value in ("float", "double"):  # NumPy has other names for these
-        hint = f"; write flow.{value}"
-    elif isinstance(value, (str, type, np.dtype)):
-        try:
-            hint = f"; write flow.{from_numpy(value).name}"
-        except (ArgumentError, TypeError, DeprecationWarning):
-            pass
+    name = meant_by(value) if isinstance(value, (str, type, np.dtype)) else ""
+    hint = f"; write flow.{name}" if name else ""
     raise ArgumentError(f"{argument} must be a dtype of oneflow such as flow.float32, got {shown(value)}{hint}")
 
 

@@ -52,7 +52,8 @@ def define_input(kind: str, what: str, shape: Any, dtype: Any, batch_axis: Any) 
                    hint="sizes are fixed when the job is declared; ListNumpy takes arrays up to a size")  # fmt: skip
     sizes = tuple(int(size) for size in shape)
     if not isinstance(dtype, Dtype):
-        refuse(ArgumentError, f"{what}: dtype must be a dtype of oneflow, got {shown(dtype)}", hint=_dtype_hint(dtype))
+        hint = f"dtype=flow.{dtypes.meant_by(dtype) or 'float32'}"
+        refuse(ArgumentError, f"{what}: dtype must be a dtype of oneflow, got {shown(dtype)}", hint=hint)
     if dtype in (dtypes.record, dtypes.tensor_buffer):
         refuse(ArgumentError, f"{what}: values of {dtype} cannot be fed as arrays", hint="use flow.data.ofrecord_reader")
     if batch_axis is None:
@@ -66,15 +67,6 @@ def define_input(kind: str, what: str, shape: Any, dtype: Any, batch_axis: Any) 
             ArgumentError, f"{what}: batch_axis={shown(batch_axis)} is outside [{-len(sizes)}, {len(sizes)}) for shape {sizes}"
         )
     return InputDef(kind, sizes, dtype, int(batch_axis) % len(sizes), caller())
-
-
-def _dtype_hint(given: Any) -> str:
-    if isinstance(given, str) and given in ("float", "double"):  # NumPy has another name for the first
-        return f"dtype=flow.{given}"
-    try:
-        return f"dtype=flow.{dtypes.from_numpy(given).name}"
-    except (ArgumentError, TypeError):
-        return "dtype=flow.float32"
 
 
 # --- annotations

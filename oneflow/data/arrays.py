@@ -21,6 +21,11 @@ def is_frame(value: Any) -> bool:
     return hasattr(value, "columns") and hasattr(value, "to_numpy") and not isinstance(value, np.ndarray)
 
 
+def holds_numbers(array: np.ndarray) -> bool:
+    """Whether an array is of real numbers or bools: not of objects, texts, dates or complex numbers."""
+    return array.dtype.kind not in "OSUMmc"
+
+
 def as_array(value: Any, what: str = "a batch") -> np.ndarray:
     """The value as an ndarray, without copying where its memory can be shared.
 

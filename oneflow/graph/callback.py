@@ -11,7 +11,7 @@ from typing import Any
 from .._base.process_state import process_state
 
 
-def report(error: Exception, of: Any = None) -> None:
+def report(error: Exception, of: Any) -> None:
     """Keeps an error for the call that is running. ``of``: the definition or gradient of an op, whose code raised it."""
     with process_state.callback_lock:
         process_state.callback_errors.append((error, of))

@@ -8,6 +8,7 @@ import numpy as np
 
 from .._base import check
 from .._base.refuse import refuse, shown
+from ..data.arrays import holds_numbers
 from ..errors import ArgumentError, ShapeError
 from .base import Metric
 
@@ -72,7 +73,7 @@ class _Classes(Metric):
 
     def _numbers_of(self, target: np.ndarray) -> np.ndarray:
         """True classes as a vector of int64."""
-        if target.dtype.kind in "OSUMmc":
+        if not holds_numbers(target):
             refuse(ArgumentError, f"{type(self).__name__}: {self.inputs[1]} must be the numbers of classes, got {target.dtype}",
                    hint="numpy.unique(names, return_inverse=True) numbers names")  # fmt: skip
         return target.reshape(-1).astype(np.int64)

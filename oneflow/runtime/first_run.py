@@ -58,7 +58,7 @@ def run(
 
 def _of_job(graph: Graph, error: Exception, code: Any) -> Exception:
     """An error of Python code inside a step, with the ops of the job that have it as their definition or gradient."""
-    nodes = [node for node in graph.nodes if code is not None and (node.op.define is code or node.op.grad is code)]
+    nodes = [node for node in graph.nodes if code is node.op.define or code is node.op.grad]
     if not nodes:
         return error
     rows = [str(error), f"  the job    {graph.name!r}"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._base.refuse import refuse
 from .._signature.inputs import InputDef
-from ..data.arrays import as_array, is_array, is_frame
+from ..data.arrays import as_array, holds_numbers, is_array, is_frame
 from ..errors import FeedDtypeError, FeedError, FeedShapeError
 from ..job import JobFunction
 from ..runtime import processes
@@ -120,7 +120,7 @@ class Arguments:
             return weights
         what = f"input {SAMPLE_WEIGHT!r} of job {self.job.name!r}"
         array = as_array(given, what)
-        if array.shape != (rows,) or array.dtype.kind in "OSUMmc":
+        if array.shape != (rows,) or not holds_numbers(array):
             kind = FeedDtypeError if array.shape == (rows,) else FeedShapeError
             found = [("a batch", f"{rows} rows"), ("got", f"{array.dtype} of shape {array.shape}")]
             refuse(kind, f"{what} must be a number for each row of a batch", found=found,

@@ -2,11 +2,8 @@
 // are long, oneDNN makes one product of all windows of an image, which its kernels compute at half of the speed.
 #pragma once
 
-#include <vector>
-
 #include "conv_spec.h"
-#include "packed_gemm.h"
-#include "window_matrix.h"
+#include "window_blocks.h"
 
 namespace native {
 
@@ -17,27 +14,22 @@ class BlockedIm2col final : public ConvAlgorithm {
 
   BlockedIm2col(const ConvSpec& spec, int threads);
 
-  std::string name() const override { return "im2col, matmul " + gemms_[0].name(); }
-  size_t scratch_size() const override { return aligned(weights_bytes_) + static_cast<size_t>(threads_) * scratch_of_thread(); }
+  std::string name() const override { return "im2col, matmul " + blocks_.product().name(); }
+  size_t scratch_size() const override { return aligned(weights_bytes_) + static_cast<size_t>(blocks_.threads()) * scratch_of_thread(); }
   bool multiplies_padding() const override { return true; }
   void run(const void* first, const void* second, void* result, Scratch& scratch) const override;
 
  private:
   void run_forward(const float* input, const float* weights, float* result, char* memory) const;
   void run_weights(const float* input, const float* gradient, float* result, char* memory) const;
-  // Calls visit(gemm, matrix, first row, whether it is the thread's first, rest) for each of a thread's blocks of windows.
-  template <class Visit>
-  void for_blocks(int64_t thread, const float* input, char* memory, const Visit& visit) const;
   // Weights as (O, ..., I), in place of (O, I, ...), or the other way.
   void turn(const float* from, float* to, bool channels_last) const;
-  size_t scratch_of_thread() const { return aligned(matrix_bytes_) + aligned(sums_bytes_) + gemms_[0].scratch_size(); }
+  size_t scratch_of_thread() const { return aligned(sums_bytes_) + blocks_.scratch_of_thread(); }
 
-  int threads_;
-  WindowMatrix windows_;
-  int64_t rows_, block_, filters_, channels_, taps_;  // block: rows of one
-  bool is_forward_, is_turned_;                       // turned: weights are (O, I, ...) in memory
-  std::vector<PackedGemm> gemms_;                     // of a block, and of the last one where it has fewer rows
-  size_t matrix_bytes_, sums_bytes_ = 0, weights_bytes_ = 0;
+  WindowBlocks blocks_;
+  int64_t filters_, channels_, taps_;
+  bool is_forward_, is_turned_;  // turned: weights are (O, I, ...) in memory
+  size_t sums_bytes_ = 0, weights_bytes_ = 0;
 };
 
 }  // namespace native

@@ -32,12 +32,15 @@ bool is_for_im2col(const ConvSpec& s) {
   return s.rows() <= (is_strided ? kFewRows : kFewAdjacentRows) || (s.rows() <= kFewPixels * s.output[0] && s.rows() <= kManyRows);
 }
 
-// One that multiplies nothing beside the image.
-std::unique_ptr<ConvAlgorithm> choose_direct(const ConvSpec& s, int threads, bool describe_only) {
-  const bool may_be_rows = !(s.flags & ConvSpec::kAlwaysDirect) && RowWeights::takes(s);
-  if (may_be_rows && RowWeights::is_fast(s)) return std::make_unique<RowWeights>(s, threads);
-  auto direct = std::make_unique<DirectConv>(s, threads, describe_only);
-  if (may_be_rows && direct->is_slow()) return std::make_unique<RowWeights>(s, threads);
+// oneDNN's own, or what replaces it here. Where it may not pad, nothing beside the image is multiplied.
+std::unique_ptr<ConvAlgorithm> choose_direct(const ConvSpec& s, int threads, bool describe_only, bool may_pad) {
+  const bool is_free = !(s.flags & ConvSpec::kAlwaysDirect);
+  const bool may_be_blocks = is_free && may_pad && BlockedIm2col::takes(s), may_be_rows = is_free && RowWeights::takes(s);
+  const bool rows_are_fast = may_be_rows && RowWeights::is_fast(s);
+  if (rows_are_fast && !may_be_blocks) return std::make_unique<RowWeights>(s, threads);
+  auto direct = std::make_unique<DirectConv>(s, threads, describe_only || rows_are_fast);
+  if (may_be_blocks && direct->is_slow()) return std::make_unique<BlockedIm2col>(s, threads);
+  if (rows_are_fast || (may_be_rows && direct->is_slow())) return std::make_unique<RowWeights>(s, threads);
   return direct;
 }
 
@@ -50,10 +53,7 @@ std::unique_ptr<ConvAlgorithm> choose_algorithm(const ConvSpec& s, int threads, 
     auto im2col = std::make_unique<Im2colConv>(s, threads, describe_only);
     if (!im2col->is_slow()) return im2col;
   }
-  if (!(s.flags & ConvSpec::kAlwaysDirect) && BlockedIm2col::takes(s) && DirectConv(s, threads, true).is_slow()) {
-    return std::make_unique<BlockedIm2col>(s, threads);
-  }
-  return choose_direct(s, threads, describe_only);
+  return choose_direct(s, threads, describe_only, true);
 }
 
 class Conv final : public Operation {
@@ -98,7 +98,7 @@ class Conv final : public Operation {
   }
 
   void run_without_padding(void* const* operands) const {
-    std::call_once(direct_once_, [&] { direct_ = choose_direct(spec_, threads_, false); });
+    std::call_once(direct_once_, [&] { direct_ = choose_direct(spec_, threads_, false, false); });
     Scratch scratch(direct_->scratch_size());
     direct_->run(operands[0], operands[1], operands[2], scratch);
   }

@@ -3,11 +3,7 @@
 
 #include "packed_product.h"
 
-#include <algorithm>
-#include <vector>
-
-#include "packed_gemm.h"
-#include "window_matrix.h"
+#include "window_blocks.h"
 
 namespace native {
 
@@ -49,48 +45,37 @@ class PackedProduct final : public Operation {
   size_t matrix_bytes_ = 0;  // of all windows, where the data are not this matrix
 };
 
-// The same for many windows: each thread writes out some, which stay in its second cache, and multiplies them.
+// The same for many windows, in blocks.
 class BlockedProduct final : public Operation {
  public:
   BlockedProduct(const ProductSpec& s, const thread_pool::Settings& settings)
-      : spec_(s), windows_(s.windows(), s.input[1]) {
-    constexpr int64_t kMostRows = 144, kLeastRows = 24, kMatrix = 1 << 16;
-    threads_ = settings.threads_for(s.flops());
-    rows_ = std::min(s.rows(), std::clamp(kMatrix / s.depth(), kLeastRows, kMostRows));
-    gemms_.push_back(PackedGemm(shape_of(s, rows_), 1, true));
-    if (s.rows() % rows_ != 0) gemms_.push_back(PackedGemm(shape_of(s, s.rows() % rows_), 1, true));
-    matrix_bytes_ = static_cast<size_t>(rows_ * s.depth()) * sizeof(float);
-    scratch_size_ = static_cast<size_t>(threads_) * scratch_of_thread();
-    operand_bytes_ = s.operand_bytes(gemms_[0].packed_size());
+      : spec_(s), blocks_({s.windows(), s.input[1]}, s.rows(), settings.threads_for(s.flops()), kLimits, [&](int64_t windows) {
+          return PackedGemm(shape_of(s, windows), 1, true);
+        }) {
+    threads_ = blocks_.threads();
+    scratch_size_ = static_cast<size_t>(threads_) * blocks_.scratch_of_thread();
+    operand_bytes_ = s.operand_bytes(blocks_.product().packed_size());
   }
 
-  std::string name() const override { return gemms_[0].name(); }
+  std::string name() const override { return blocks_.product().name(); }
 
   void run(void* const* operands, Scratch& scratch) const override {
+    const auto *data = static_cast<const float*>(operands[0]), *packed = static_cast<const float*>(operands[1]);
     const Epilogue whole(spec_, operands);
     char* const memory = scratch.take(scratch_size_);
-    const int64_t blocks = (spec_.rows() + rows_ - 1) / rows_;
     thread_pool::on_threads(threads_, [&](int64_t thread) {
-      char* const mine = memory + static_cast<size_t>(thread) * scratch_of_thread();
-      for (int64_t block = blocks * thread / threads_; block < blocks * (thread + 1) / threads_; block++) {
-        const int64_t begin = block * rows_, end = std::min(begin + rows_, spec_.rows());
-        Scratch rest(mine);
-        auto* matrix = reinterpret_cast<float*>(rest.take(matrix_bytes_));
-        windows_.write(static_cast<const float*>(operands[0]), begin, end, matrix);
-        const auto& gemm = end - begin == rows_ ? gemms_.front() : gemms_.back();
-        gemm.run(matrix, static_cast<const float*>(operands[1]), whole.from(begin), rest);
-      }
+      char* const mine = memory + static_cast<size_t>(thread) * blocks_.scratch_of_thread();
+      blocks_.for_each(thread, data, mine, [&](const PackedGemm& product, const float* matrix, int64_t row, Scratch& rest) {
+        product.run(matrix, packed, whole.from(row), rest);
+      });
     });
   }
 
  private:
-  size_t scratch_of_thread() const { return aligned(matrix_bytes_) + gemms_[0].scratch_size(); }
+  static constexpr WindowBlocks::Limits kLimits{1 << 16, 24, 144};  // a quarter of a megabyte
 
   ProductSpec spec_;
-  WindowMatrix windows_;
-  int64_t rows_;                   // of a block
-  std::vector<PackedGemm> gemms_;  // of a block, and of the last one where it has fewer rows
-  size_t matrix_bytes_;
+  WindowBlocks blocks_;
 };
 
 class PackedProductPack final : public Operation {

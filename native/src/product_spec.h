@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "operation.h"
-#include "windows.h"
+#include "conv_geometry.h"
 
 namespace native {
 
@@ -105,27 +104,11 @@ struct ProductSpec {
  private:
   // Weights arrive as (O, ..., I).
   void read_conv(SpecReader& reader) {
-    const int n = static_cast<int>(reader.next(1, 3));
-    groups = reader.next(1);
-    input = reader.next_dims(n + 2, 1), weights = reader.next_dims(n + 2, 1), output = reader.next_dims(n + 2, 1);
-    strides = reader.next_dims(n, 1), dilations = reader.next_dims(n, 1);
-    pad_low = reader.next_dims(n, 0), pad_high = reader.next_dims(n, 0);
-    channels = weights[0];
-    if (input[0] != output[0] || input[1] != weights[1] * groups || output[1] != channels || channels % groups != 0) {
-      throw std::invalid_argument("the shapes do not belong together");
-    }
-    for (int i = 0; i < n; i++) {
-      const int64_t room = input[i + 2] + pad_low[i] + pad_high[i] - ((weights[i + 2] - 1) * dilations[i] + 1);
-      if (room < 0 || room / strides[i] + 1 != output[i + 2]) {
-        throw std::invalid_argument("the output's size is not that of the windows");
-      }
-      dilations[i] -= 1;  // oneDNN's is the number of elements between two taps
-    }
-    if (n == 1 && groups > 1) {  // an image of one row: oneDNN's kernels for depthwise convolutions are for images
-      for (dims* shape : {&input, &weights, &output}) shape->insert(shape->begin() + 2, 1);
-      strides.insert(strides.begin(), 1);
-      for (dims* each : {&dilations, &pad_low, &pad_high}) each->insert(each->begin(), 0);
-    }
+    const ConvGeometry geometry(reader);
+    groups = geometry.groups, channels = geometry.kernel[0];
+    input = geometry.input, weights = geometry.kernel, output = geometry.output;
+    strides = geometry.strides, dilations = geometry.dilations, pad_low = geometry.pad_low, pad_high = geometry.pad_high;
+    for (auto& step : dilations) step -= 1;  // oneDNN's is the number of elements between two taps
     input_strides = data_strides(input), output_strides = data_strides(output), weight_strides = data_strides(weights);
     if (groups == 1) return;
     weights[0] /= groups, weights.insert(weights.begin(), groups);

@@ -52,8 +52,21 @@ def check_packages() -> None:
 
 
 def build(target: Path, *, sanitize: str = "") -> list[Path]:
-    """Builds into ``target``, with one of ``SANITIZERS`` if asked to; returns the files."""
+    """Builds into ``target``, with one of ``SANITIZERS`` if asked to; returns the files.
+
+    Files that are there already are replaced, not written over: a program that has loaded them would crash.
+    """
     target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as made:
+        _build(Path(made), sanitize)
+        if not (Path(made) / EXTENSION).exists():
+            (target / EXTENSION).unlink(missing_ok=True)  # an old one
+        for file in Path(made).iterdir():
+            file.replace(target / file.name)
+    return sorted(target.iterdir())
+
+
+def _build(target: Path, sanitize: str) -> None:
     library = _file_of("onednn-cpu-gomp", "libdnnl.so.3")
     include = _file_of("onednn-devel-cpu-gomp", "dnnl.hpp", "oneapi").parents[2]
     (target / ONEDNN).write_bytes(_renamed(library.read_bytes()))
@@ -80,9 +93,7 @@ def build(target: Path, *, sanitize: str = "") -> list[Path]:
                 module = compiled(SOURCES / "python" / "fast_path.cc", options)
                 linked([module], target / EXTENSION, SOURCES / "python" / "module.map")
             except subprocess.CalledProcessError as error:  # it is there for speed: all works without it
-                (target / EXTENSION).unlink(missing_ok=True)
                 print(f"{EXTENSION} is left out: it cannot be built with the headers of this Python ({error})", file=sys.stderr)
-    return sorted(target.iterdir())
 
 
 def _renamed(library: bytes) -> bytes:

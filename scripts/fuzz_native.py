@@ -258,6 +258,9 @@ def _conv(random: np.random.Generator) -> list[int]:
     special = random.integers(0, 6)
     if special == 0:  # depthwise
         groups, fan, out = int(random.integers(8, 40)), 1, 1
+    if special == 3:  # narrow groups
+        groups = int(random.integers(2, 24))
+        fan = out = int(random.choice([1, 2, 4, 8]))
     if special == 1:  # for few pixels
         groups, kernel = 1, [9, 1, 1][:n] if n == 1 else [3, 3, 1][:n]
         fan, out = (32 * int(v) for v in random.integers(1, 4, 2))

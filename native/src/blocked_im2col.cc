@@ -10,8 +10,9 @@ constexpr WindowBlocks::Limits kLimits{1 << 17, 96, 1024};  // half a megabyte
 
 GemmShape shape_of(const ConvSpec& s, int64_t rows) {
   const Dtypes dtypes{dt::f32, {dt::f32, dt::f32, dt::f32}};
-  if (s.kind == ConvSpec::kForward) return {dtypes, 1, rows, s.kernel[0], s.columns(), false, true};  // windows x weights transposed
-  return {dtypes, 1, s.kernel[0], s.columns(), rows, true, false};                                     // gradient transposed x windows
+  if (s.kind == ConvSpec::kForward)
+    return {dtypes, 1, rows, s.kernel[0], s.columns(), false, true};  // windows x weights transposed
+  return {dtypes, 1, s.kernel[0], s.columns(), rows, true, false};    // gradient transposed x windows
 }
 
 }  // namespace
@@ -25,7 +26,8 @@ bool BlockedIm2col::takes(const ConvSpec& s) {
 }
 
 BlockedIm2col::BlockedIm2col(const ConvSpec& s, int threads)
-    : blocks_({s.windows(), s.kernel[1]}, s.rows(), threads, kLimits, [&](int64_t windows) { return PackedGemm(shape_of(s, windows), 1); }),
+    : blocks_({s.windows(), s.kernel[1]}, s.rows(), threads, kLimits,
+              [&](int64_t windows) { return PackedGemm(shape_of(s, windows), 1); }),
       filters_(s.kernel[0]),
       channels_(s.kernel[1]),
       taps_(s.taps()),
@@ -56,7 +58,9 @@ void BlockedIm2col::run_forward(const float* input, const float* weights, float*
 
 void BlockedIm2col::run_weights(const float* input, const float* gradient, float* result, char* memory) const {
   const int64_t count = filters_ * channels_ * taps_;
-  const auto sums_of = [&](int64_t thread) { return reinterpret_cast<float*>(memory + static_cast<size_t>(thread) * scratch_of_thread()); };
+  const auto sums_of = [&](int64_t thread) {
+    return reinterpret_cast<float*>(memory + static_cast<size_t>(thread) * scratch_of_thread());
+  };
   thread_pool::on_threads(blocks_.threads(), [&](int64_t thread) {
     float* const sums = sums_of(thread);
     bool is_first = true;

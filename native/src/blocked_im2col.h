@@ -1,5 +1,5 @@
-// A convolution as products of matrices, of some windows at a time, on CPUs without AVX-512: where images have few channels and windows
-// are long, oneDNN makes one product of all windows of an image, which its kernels compute at half of the speed.
+// A convolution as products of matrices, of some windows at a time, on CPUs without AVX-512: where images have few channels and
+// windows are long, oneDNN makes one product of all windows of an image, which its kernels compute at half of the speed.
 #pragma once
 
 #include "conv_spec.h"
@@ -15,7 +15,9 @@ class BlockedIm2col final : public ConvAlgorithm {
   BlockedIm2col(const ConvSpec& spec, int threads);
 
   std::string name() const override { return "im2col, matmul " + blocks_.product().name(); }
-  size_t scratch_size() const override { return aligned(weights_bytes_) + static_cast<size_t>(blocks_.threads()) * scratch_of_thread(); }
+  size_t scratch_size() const override {
+    return aligned(weights_bytes_) + static_cast<size_t>(blocks_.threads()) * scratch_of_thread();
+  }
   bool multiplies_padding() const override { return true; }
   void run(const void* first, const void* second, void* result, Scratch& scratch) const override;
 

@@ -8,6 +8,7 @@
 #include "depthwise.h"
 #include "direct.h"
 #include "few_pixels.h"
+#include "grouped_conv.h"
 #include "im2col.h"
 #include "row_weights.h"
 
@@ -16,8 +17,8 @@ namespace native {
 namespace {
 
 // Matrix products win where weights are many beside the windows they are applied to: there reordering them costs more than the
-// convolution does. Without AVX-512, they also win for gradients to many weights, and where most taps lie beside the image. Measured
-// with one thread and two (docs/performance.md, docs/performance-avx2.md).
+// convolution does. Without AVX-512, they also win for gradients to many weights, and where most taps lie beside the image.
+// Measured with one thread and two (docs/performance.md, docs/performance-avx2.md).
 bool is_for_im2col(const ConvSpec& s) {
   if (s.groups != 1 || s.flags & ConvSpec::kAlwaysDirect) return false;
   if (s.flags & ConvSpec::kAlwaysIm2col || s.taps() == 1) return true;
@@ -29,7 +30,8 @@ bool is_for_im2col(const ConvSpec& s) {
   }
   constexpr int64_t kFewPixels = 4, kManyRows = 512;
   const bool is_strided = std::any_of(s.strides.begin(), s.strides.end(), [](int64_t stride) { return stride > 1; });
-  return s.rows() <= (is_strided ? kFewRows : kFewAdjacentRows) || (s.rows() <= kFewPixels * s.output[0] && s.rows() <= kManyRows);
+  return s.rows() <= (is_strided ? kFewRows : kFewAdjacentRows) ||
+         (s.rows() <= kFewPixels * s.output[0] && s.rows() <= kManyRows);
 }
 
 // oneDNN's own, or what replaces it here. Where it may not pad, nothing beside the image is multiplied.
@@ -40,6 +42,7 @@ std::unique_ptr<ConvAlgorithm> choose_direct(const ConvSpec& s, int threads, boo
   if (rows_are_fast && !may_be_blocks) return std::make_unique<RowWeights>(s, threads);
   auto direct = std::make_unique<DirectConv>(s, threads, describe_only || rows_are_fast);
   if (may_be_blocks && direct->is_slow()) return std::make_unique<BlockedIm2col>(s, threads);
+  if (is_free && is_for_grouped_conv(s, direct->name())) return make_grouped_conv(s, threads);
   if (rows_are_fast || (may_be_rows && direct->is_slow())) return std::make_unique<RowWeights>(s, threads);
   return direct;
 }

@@ -7,7 +7,12 @@ namespace native {
 
 struct ConvSpec : ConvGeometry {
   enum Kind { kForward, kBackwardData, kBackwardWeights };
-  enum Flag : int64_t { kWeightsChannelsLast = 1, kAlwaysDirect = 2, kAlwaysIm2col = 4, kAlwaysRows = 8 };  // the last three are for tests
+  enum Flag : int64_t {
+    kWeightsChannelsLast = 1,
+    kAlwaysDirect = 2,
+    kAlwaysIm2col = 4,
+    kAlwaysRows = 8
+  };  // the last three are for tests
 
   explicit ConvSpec(SpecReader reader) : ConvSpec(Head(reader), reader) {}
 
@@ -50,7 +55,9 @@ struct ConvSpec : ConvGeometry {
   // What a spec has before the shapes.
   struct Head {
     explicit Head(SpecReader& reader)
-        : kind(static_cast<Kind>(reader.next(kForward, kBackwardWeights))), flags(reader.next(0, 15)), dtypes(reader.next_dtypes()) {}
+        : kind(static_cast<Kind>(reader.next(kForward, kBackwardWeights))),
+          flags(reader.next(0, 15)),
+          dtypes(reader.next_dtypes()) {}
     Kind kind;
     int64_t flags;
     Dtypes dtypes;

@@ -1,5 +1,5 @@
-// A convolution is the product of the matrix of all windows, each a row, and the weights. Windows are written out, unless each is a pixel and
-// all pixels have one.
+// A convolution is the product of the matrix of all windows, each a row, and the weights. Windows are written out, unless each is
+// a pixel and all pixels have one.
 
 #include "packed_product.h"
 
@@ -96,13 +96,13 @@ class PackedProductPack final : public Operation {
 
 }  // namespace
 
-bool can_be_packed_gemm(const ProductSpec& s) { return isa() == Isa::kAvx2 && s.is_float32() && s.groups == 1; }
+bool can_be_packed_gemm(const ProductSpec& s) { return runs_kernels(false) && s.is_float32() && s.groups == 1; }
 
-// oneDNN's are about as fast for many rows, and faster where many windows would have to be written out. They add no residual to products of
-// matrices.
+// oneDNN's are about as fast for many rows, and faster where many windows would have to be written out. They add no residual to
+// products of matrices.
 bool is_for_packed_gemm(const ProductSpec& s) {
   constexpr int64_t kMostRows = 512, kMostWindows = 64;
-  if (!can_be_packed_gemm(s)) return false;
+  if (isa() != Isa::kAvx2 || !can_be_packed_gemm(s)) return false;
   return s.rows() <= (s.depth() == s.input[1] ? kMostRows : kMostWindows) || (s.has_residual && !s.is_conv);
 }
 

@@ -1,18 +1,20 @@
 // Products and convolutions whose weights were packed before, with what follows them in one pass: an offset per output channel, a
-// residual, an activation. Of float32, of bfloat16, or of 8-bit integers: u8 data, s8 weights, sums in 32 bits (VNNI), a scale per
-// output channel, requantization.
+// residual, an activation. Of float32, of bfloat16, or of 8-bit integers: u8 data, s8 weights, sums in 32 bits (VNNI), a scale
+// per output channel, requantization.
 //
-// Where windows of one element skip pixels and results are small, the pixels that are read are copied first: oneDNN's kernel is faster
-// for adjacent ones.
+// Where windows of one element skip pixels and results are small, the pixels that are read are copied first: oneDNN's kernel is
+// faster for adjacent ones.
 //
 // Two kinds of call share a spec:
 //   product       data, packed weights, [scale of integers,] offset[, residual] -> result
 //   pack_weights  weights -> packed weights, in the layout that the product's primitive wants
 
+#include <cstring>
+
 #include "few_rows.h"
+#include "grouped_conv.h"
 #include "integer_product.h"
 #include "packed_product.h"
-#include "vectors.h"
 #include "winograd.h"
 
 namespace native {
@@ -23,23 +25,17 @@ void want_vnni() {
   if (!has_vnni()) throw std::runtime_error("this CPU has neither AVX2 nor VNNI");  // with AVX2, integer_product.cc computes them
 }
 
-struct Kernels {
-  void (*finish)(const Epilogue&, int64_t row, int64_t rows);
-};
-
-#define KERNELS "separate_epilogue_kernels.h"
-#include "each_isa.h"
-
-dnnl::primitive_attr attributes(const ProductSpec& s, bool has_epilogue) {
+dnnl::primitive_attr attributes(const ProductSpec& s) {
   auto attr = user_scratchpad();
-  if (!has_epilogue) return attr;
   if (s.is_integer()) attr.set_scales_mask(DNNL_ARG_WEIGHTS, !s.is_conv ? 2 : s.groups == 1 ? 1 : 3);
   dnnl::post_ops after;
   if (s.has_residual) {
     after.append_binary(dnnl::algorithm::binary_add, {s.output, s.output_type, s.output_strides});
   }
   // max(x, 0) that keeps NaN, unlike oneDNN's own: x where it is positive, else x times a zero that run() passes.
-  const auto rectify = [&] { s.is_integer() ? after.append_eltwise(dnnl::algorithm::eltwise_relu, 0, 0) : after.append_prelu(0); };
+  const auto rectify = [&] {
+    s.is_integer() ? after.append_eltwise(dnnl::algorithm::eltwise_relu, 0, 0) : after.append_prelu(0);
+  };
   if (s.activation == Activation::kRelu) rectify();
   if (s.activation == Activation::kClip) {  // min(max(x, 0), high), likewise
     for (int i = 0; i < 2; i++) rectify(), after.append_eltwise(dnnl::algorithm::eltwise_linear, -1, s.high);
@@ -56,40 +52,33 @@ struct Found {
   Found(const ProductSpec& given, int threads) {
     if (given.is_integer()) want_vnni();
     const thread_pool::ScopedMaxThreads scope(threads);
-    find(given.computed(), true);
-    has_own_epilogue = given.is_conv && is_slow() && given.is_float32() && given.has_epilogue() && runs_kernels(false);
-    if (has_own_epilogue) find(given.computed(), false);
-  }
-
-  bool is_slow() const { return is_slow_implementation(descriptor.impl_info_str()); }
-
-  void find(const ProductSpec& s, bool has_epilogue) {
+    const ProductSpec s = given.computed();
     const dnnl::memory::desc input(s.input, s.input_type, s.input_strides), output(s.output, s.output_type, s.output_strides);
     const dnnl::memory::desc any_weights(s.weights, s.weight_type(), dnnl::memory::format_tag::any);
-    const dnnl::memory::desc offset(s.vector(), dt::f32, s.is_conv ? dims{1} : dims{s.channels, 1}), none;
-    const auto& vector = has_epilogue ? offset : none;
+    const dnnl::memory::desc offset(s.vector(), dt::f32, s.is_conv ? dims{1} : dims{s.channels, 1});
     if (s.is_conv) {
       descriptor = dnnl::convolution_forward::primitive_desc(
-          engine(), dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct, input, any_weights, vector, output,
-          s.strides, s.dilations, s.pad_low, s.pad_high, attributes(s, has_epilogue));
+          engine(), dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct, input, any_weights, offset, output,
+          s.strides, s.dilations, s.pad_low, s.pad_high, attributes(s));
     } else {
-      descriptor = dnnl::matmul::primitive_desc(engine(), input, any_weights, vector, output, attributes(s, has_epilogue));
+      descriptor = dnnl::matmul::primitive_desc(engine(), input, any_weights, offset, output, attributes(s));
     }
     weights = descriptor.query_md(dnnl::query::exec_arg_md, DNNL_ARG_WEIGHTS);
   }
 
+  std::string name() const { return descriptor.impl_info_str(); }
+  // Slow ones call a function for each number that an activation follows, too.
+  bool is_for_blocks(const ProductSpec& s) const { return s.is_conv && is_slow_implementation(name()) && can_be_packed_gemm(s); }
+
   dnnl::primitive_desc descriptor;
   dnnl::memory::desc weights;
-  // What follows the sums is computed behind the primitive: slow ones take a function call for each number (190 ms in place of 11, for 64
-  // filters of 8 groups on 64 x 64 pixels).
-  bool has_own_epilogue = false;
 };
 
 class Product final : public Operation {
  public:
-  Product(const ProductSpec& s, int threads, const Found& found, bool describe_only) : spec_(s), has_own_epilogue_(found.has_own_epilogue) {
+  Product(const ProductSpec& s, int threads, const Found& found, bool describe_only) : spec_(s) {
     threads_ = threads;
-    name_ = found.descriptor.impl_info_str();
+    name_ = found.name();
     if (describe_only) return;
     primitive_ = dnnl::primitive(found.descriptor);
     const ProductSpec inner = s.computed();
@@ -125,11 +114,6 @@ class Product final : public Operation {
     if (spec_.is_integer()) {
       arguments[DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS] = memory({{spec_.channels}, dt::f32, dims{1}}, operands[next++]);
     }
-    if (has_own_epilogue_) {
-      arguments[DNNL_ARG_DST] = memory(output_, operands[spec_.has_residual ? 4 : 3]);
-      primitive_.execute(stream(), arguments);
-      return finish(Epilogue(spec_, operands));
-    }
     arguments[DNNL_ARG_BIAS] = memory(offset_, operands[next++]);
     if (spec_.has_residual) {
       arguments[DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1] = memory(residual_, operands[next++]);
@@ -143,11 +127,6 @@ class Product final : public Operation {
   }
 
  private:
-  void finish(const Epilogue& after) const {
-    const auto rows_from = for_this_cpu(avx2::kKernels, avx512::kKernels).finish;
-    thread_pool::parallel_for(spec_.rows(), threads_, [&](int64_t begin, int64_t end) { rows_from(after, begin, end - begin); });
-  }
-
   void* copy_pixels(const void* data, char* to) const {
     const ProductSpec& s = spec_;
     const int64_t bytes = s.input[1] * static_cast<int64_t>(bytes_of(s.input_type));
@@ -155,7 +134,8 @@ class Product final : public Operation {
     const auto copy = [&](int64_t begin, int64_t end) {
       for (; begin < end; begin++) {
         int64_t rest = begin, at = 0;
-        for (size_t i = s.output.size(); i-- > 2; rest /= s.output[i]) at += rest % s.output[i] * s.strides[i - 2] * s.input_strides[i];
+        for (size_t i = s.output.size(); i-- > 2; rest /= s.output[i])
+          at += rest % s.output[i] * s.strides[i - 2] * s.input_strides[i];
         at += rest * s.input_strides[0];
         std::memcpy(to + begin * bytes, static_cast<const char*>(data) + at * static_cast<int64_t>(bytes_of(s.input_type)),
                     static_cast<size_t>(bytes));
@@ -170,11 +150,10 @@ class Product final : public Operation {
   }
 
   ProductSpec spec_;
-  bool has_own_epilogue_;
   std::string name_;
   dnnl::primitive primitive_;
   dnnl::memory::desc input_, weights_, offset_, residual_, output_, zero_;
-  std::vector<int> rectifiers_;  // positions of post-ops that take a zero
+  std::vector<int> rectifiers_;               // positions of post-ops that take a zero
   size_t scratchpad_ = 0, pixels_bytes_ = 0;  // of the pixels that are read, where others are skipped
 };
 
@@ -214,7 +193,8 @@ std::unique_ptr<Operation> make_product(SpecReader reader, thread_pool::Settings
   if (is_for_packed_gemm(spec)) return make_packed_product(spec, settings);
   const int threads = settings.threads_for(spec.flops());
   const Found found(spec, threads);
-  if (spec.is_conv && found.is_slow() && can_be_packed_gemm(spec)) return make_packed_product(spec, settings);
+  if (is_for_grouped_conv(spec, found.name())) return make_grouped_product(spec, settings);
+  if (found.is_for_blocks(spec)) return make_packed_product(spec, settings);
   return std::make_unique<Product>(spec, threads, found, describe_only);
 }
 
@@ -225,7 +205,8 @@ std::unique_ptr<Operation> make_pack(SpecReader reader, thread_pool::Settings se
   if (is_for_integers(spec)) return make_integer_pack(spec);
   if (is_for_packed_gemm(spec)) return make_packed_product_pack(spec);
   const Found found(spec, settings.threads_for(spec.flops()));
-  if (spec.is_conv && found.is_slow() && can_be_packed_gemm(spec)) return make_packed_product_pack(spec);
+  if (is_for_grouped_conv(spec, found.name())) return make_grouped_product_pack(spec);
+  if (found.is_for_blocks(spec)) return make_packed_product_pack(spec);
   return std::make_unique<Pack>(spec, found, describe_only);
 }
 

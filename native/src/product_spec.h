@@ -66,9 +66,6 @@ struct ProductSpec {
     return w;
   }
 
-  // Whether something follows the sums and their offsets.
-  bool has_epilogue() const { return has_residual || activation != Activation::kNone || factor != 1 || shift != 0; }
-
   dims vector() const { return is_conv ? dims{channels} : dims{1, channels}; }
 
   bool is_float32() const { return input_type == dt::f32 && output_type == dt::f32; }

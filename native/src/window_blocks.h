@@ -1,4 +1,5 @@
-// A convolution as products of some windows at a time: each thread writes them out, and multiplies them while they are in its second cache.
+// A convolution as products of some windows at a time: each thread writes them out, and multiplies them while they are in its
+// second cache.
 #pragma once
 
 #include <vector>
@@ -18,7 +19,9 @@ class WindowBlocks {
   // `product_of(windows)`: the product of a block.
   template <class ProductOf>
   WindowBlocks(const WindowMatrix& windows, int64_t rows, int threads, const Limits& limits, const ProductOf& product_of)
-      : windows_(windows), rows_(rows), block_(std::min(rows, std::clamp(limits.numbers / windows.depth(), limits.least, limits.most))) {
+      : windows_(windows),
+        rows_(rows),
+        block_(std::min(rows, std::clamp(limits.numbers / windows.depth(), limits.least, limits.most))) {
     threads_ = static_cast<int>(std::min<int64_t>(threads, count()));
     products_.push_back(product_of(block_));
     if (rows % block_ != 0) products_.push_back(product_of(rows % block_));

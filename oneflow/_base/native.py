@@ -22,11 +22,11 @@ from .process_state import process_state
 from .rounding import rounded, to_bfloat16
 
 _log = logging.getLogger("oneflow")
-PROTOCOL = 43
+PROTOCOL = 44
 SGEMM = "gemm"  # the name of oneDNN's sgemm among the kernels of products
 # How the names of kernels begin that are not oneDNN's.
 FEW_PIXELS, FEW_ROWS, WINOGRAD = "few pixels", "few rows", "winograd"
-OWN_KERNELS = (FEW_PIXELS, FEW_ROWS, WINOGRAD, "depthwise", "row by row", "packed:", "integers:")
+OWN_KERNELS = (FEW_PIXELS, FEW_ROWS, WINOGRAD, "depthwise", "row by row", "packed:", "grouped:", "integers:")
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
 

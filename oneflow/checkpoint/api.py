@@ -12,6 +12,7 @@ import numpy as np
 from .._base import check
 from .._base.frames import shows_user_frames
 from .._base.refuse import closest, shown
+from ..compiler.analysis import STEP_PREFIX
 from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError
 from ..graph.graph import Variable
 from ..runtime import processes
@@ -62,7 +63,7 @@ def get_all_variables() -> dict[str, VariableHandle]:
 
 def steps_of(job_name: str) -> int:
     """The number of steps that a train job has made; 0 where it was never called."""
-    counter = get_all_variables().get(f"System-Train-TrainStep-{job_name}")
+    counter = get_all_variables().get(STEP_PREFIX + job_name)
     return 0 if counter is None else int(counter.numpy().reshape(-1)[0])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from .._base import check
 from .._base.refuse import shown
+from ..compiler.analysis import STEP_PREFIX
 from ..errors import ArgumentError, ModeError
 from ..runtime import environment, processes
 from ..runtime.exit_status import PREEMPTED
@@ -23,8 +24,6 @@ from .layout import as_path, complain
 from .manager import CheckpointManager
 from .saving import own_team
 from .team import on_leader
-
-_STEP_COUNTER = "System-Train-TrainStep-"
 
 Target = str | os.PathLike[str] | CheckpointManager | Callable[[], Any]
 
@@ -212,6 +211,6 @@ def _steps_done(manager: CheckpointManager, job: str) -> int | None:
 
     if on_leader(own_team(), "how checkpoints are named", is_named_by_time):
         return None
-    counters = {n: handle for n, handle in get_all_variables().items() if n.startswith(_STEP_COUNTER)}
-    counted = [counters[_STEP_COUNTER + job]] if _STEP_COUNTER + job in counters else counters.values()
+    counters = {n: handle for n, handle in get_all_variables().items() if n.startswith(STEP_PREFIX)}
+    counted = [counters[STEP_PREFIX + job]] if STEP_PREFIX + job in counters else counters.values()
     return max((int(counter.numpy().reshape(-1)[0]) for counter in counted), default=None)

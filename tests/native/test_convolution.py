@@ -61,10 +61,10 @@ def compare(
 def problems(draw: Any) -> tuple[native.Geometry, tuple[int, ...], tuple[int, ...]]:
     n = draw(st.integers(1, 3))
     several = lambda low, high: tuple(draw(st.integers(low, high)) for _ in range(n))  # noqa: E731
-    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    groups = draw(st.sampled_from([1, 1, 1, 2, 3, 10]))
     inside, outside = draw(st.integers(1, 9)), draw(st.integers(1, 9))
     if draw(st.booleans()) and groups > 1:
-        inside = outside = 1  # depthwise
+        inside = outside = draw(st.sampled_from([1, 2, 4]))  # depthwise, and narrow groups
     kernel, strides, dilations = several(1, 4), several(1, 3), several(1, 2)
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     low, high = several(0, 3), several(0, 3)
@@ -119,6 +119,36 @@ def test_long_windows_of_few_channels(
     if kernels == "avx2":
         blocked = "im2col, matmul packed:avx2"
         assert names == [blocked, "jit:avx2" if w_shape[1:3] == (11, 11) else blocked]
+
+
+GROUPED = [  # input, weights, groups, strides, dilations; and whether forward and backward are computed by the own kernels
+    ((2, 30, 15, 128), (128, 3, 3, 4), 32, (1, 1), (1, 1), (True, True)),  # two parts of the rows, four of the channels
+    ((1, 9, 14, 36), (36, 3, 2, 2), 18, (2, 1), (1, 2), (True, False)),  # the last vector is not whole
+    ((2, 7, 27, 24), (48, 3, 3, 8), 3, (1, 1), (2, 1), (True, False)),
+    ((2, 11, 13, 12), (60, 3, 3, 1), 12, (1, 1), (1, 1), (True, False)),
+    ((1, 5, 6, 9, 20), (20, 3, 3, 3, 1), 20, (1, 1, 1), (1, 2, 1), (True, True)),
+    ((3, 4, 5, 26, 6), (12, 2, 1, 3, 3), 2, (2, 1, 1), (1, 1, 1), (True, False)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize(("x_shape", "w_shape", "groups", "strides", "dilations", "is_own"), GROUPED)
+def test_narrow_groups(
+    x_shape: Any, w_shape: Any, groups: int, strides: Any, dilations: Any, is_own: Any, channels_last: bool, threads: int,
+    parallel: Any, kernels: str,
+) -> None:  # fmt: skip
+    rng = np.random.default_rng(8)
+    pads = tuple((k - 1) * d // 2 for k, d in zip(w_shape[1:-1], dilations, strict=True))
+    g = native.Geometry(strides, dilations, pads, pads, groups, channels_last)
+    x, w = (rng.standard_normal(shape, np.float32) for shape in (x_shape, w_shape))
+    w = np.ascontiguousarray(w if channels_last else np.moveaxis(w, -1, 1))
+    dy = rng.standard_normal(jax.eval_shape(lambda a, b: reference(g, a, b), x, w).shape, np.float32)
+    with parallel(threads):
+        names = [native.kernel_name(g, "float32", *g.channels_second(x.shape, w.shape), kind) for kind in (0, 1)]
+        compare(g, x, w, dy)
+    if kernels == "avx2":
+        assert [name == "grouped:avx2" for name in names] == list(is_own)
 
 
 def bfloat16(rng: np.random.Generator, shape: Any) -> np.ndarray:
@@ -306,6 +336,25 @@ def test_what_meets_padding_alone_does_not_show(bad: float, size: int, where: st
     rtol, atol = (1e-2, 0.1) if narrow else (1e-4, 1e-4)
     for got, want in zip(found, without_padding(x, w, dy), strict=True):
         np.testing.assert_allclose(np.asarray(got, np.float32), want, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+@pytest.mark.parametrize("where", ["data", "weights", "gradient"])
+@pytest.mark.parametrize(("groups", "channels"), [(8, 4), (12, 1), (3, 8)])
+def test_what_meets_padding_alone_does_not_show_in_groups(bad: float, where: str, groups: int, channels: int) -> None:
+    g = native.Geometry((1, 1), (1, 1), (1, 1), (1, 1), groups)
+    rng = np.random.default_rng(0)
+    image, weights = (2, 5, 14, groups * channels), (groups * channels, channels, 3, 3)
+    arrays = {
+        name: rng.standard_normal(s, np.float32) for name, s in (("data", image), ("weights", weights), ("gradient", image))
+    }
+    arrays[where].reshape(-1)[arrays[where].size // 2] = bad
+    x, w, dy = arrays.values()
+    y, pull = jax.vjp(native.differentiable(g), x, w)
+    in_groups = zip(*(np.split(a, groups, axis) for a, axis in ((x, 3), (w, 0), (dy, 3))), strict=True)
+    wanted = zip(*(without_padding(*of_group) for of_group in in_groups), strict=True)
+    for got, want, axis in zip([y, *pull(dy)], wanted, (3, 3, 0), strict=True):
+        np.testing.assert_allclose(np.asarray(got), np.concatenate(want, axis), rtol=1e-4, atol=1e-4)
 
 
 def test_what_is_not_taken_says_why() -> None:

@@ -133,15 +133,18 @@ def test_windows_of_one_element_that_skip_pixels(
 
 @st.composite
 def many_windows(draw: st.DrawFn) -> tuple[Any, ...]:
-    """Of few channels in one and two dimensions, and of narrow groups: of these oneDNN makes products of matrices."""
+    """Of few channels, and of narrow groups: of these oneDNN makes products of matrices."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    groups, n = draw(st.sampled_from([1, 1, 3, 16])), draw(st.integers(1, 2))
+    groups = draw(st.sampled_from([1, 1, 3, 16]))
+    n = draw(st.integers(1, 2 if groups == 1 else 3))
     fan, out = draw(st.integers(1, 4)), groups * draw(st.integers(1, 5) | st.integers(30, 40 if groups == 1 else 31))
-    window = (draw(st.integers(5, 90)),) if n == 1 else (draw(st.integers(1, 4)), draw(st.integers(1, 43)))
+    if groups > 1 and draw(st.booleans()):
+        out = groups * fan
+    window = {1: (draw(st.integers(5, 90)),), 2: (draw(st.integers(1, 4)), draw(st.integers(1, 43))), 3: (2, 3, 3)}[n]
     strides, dilations = (tuple(draw(st.integers(1, 2)) for _ in range(n)) for _ in range(2))
     extents = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
     padding = tuple((draw(st.integers(0, e // 2)), draw(st.integers(0, e // 2))) for e in extents)
-    space = [e + draw(st.integers(0, most)) for e, most in zip(extents, (400,) if n == 1 else (6, 40), strict=True)]
+    space = [e + draw(st.integers(0, most)) for e, most in zip(extents, {1: (400,), 2: (6, 40), 3: (3, 6, 14)}[n], strict=True)]
     x = rng.normal(size=(draw(st.integers(1, 2)), *space, groups * fan)).astype(np.float32)
     w = (rng.normal(size=(out, *window, fan)) / math.sqrt(fan * math.prod(window))).astype(np.float32)
     product = IntegerProduct(None, tuple(range(n + 2)), strides, dilations, padding, groups)
@@ -166,6 +169,8 @@ def test_many_windows_of_few_channels(problem: tuple[Any, ...], threads: int, pa
     ((2, 500, 1), (64, 80, 1), 1, "packed:avx2"),
     ((2, 60, 60, 3), (24, 11, 11, 3), 1, "packed:avx2"),
     ((2, 300, 16), (16, 5, 1), 16, "brdgmm_dw:avx2"),
+    ((2, 30, 30, 64), (64, 3, 3, 4), 16, "grouped:avx2"),
+    ((2, 6, 9, 20, 12), (12, 3, 3, 3, 1), 12, "grouped:avx2"),
 ])  # fmt: skip
 def test_kernels_of_few_channels(
     shape: tuple[int, ...], weights: tuple[int, ...], groups: int, kernel: str, products: Any, kernels: str

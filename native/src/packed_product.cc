@@ -103,7 +103,7 @@ bool can_be_packed_gemm(const ProductSpec& s) { return runs_kernels(false) && s.
 bool is_for_packed_gemm(const ProductSpec& s) {
   constexpr int64_t kMostRows = 512, kMostWindows = 64;
   if (isa() != Isa::kAvx2 || !can_be_packed_gemm(s)) return false;
-  return s.rows() <= (s.depth() == s.input[1] ? kMostRows : kMostWindows) || (s.has_residual && !s.is_conv);
+  return !s.is_conv || s.rows() <= (s.depth() == s.input[1] ? kMostRows : kMostWindows);
 }
 
 std::unique_ptr<Operation> make_packed_product(const ProductSpec& spec, const thread_pool::Settings& settings) {

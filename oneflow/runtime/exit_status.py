@@ -22,12 +22,19 @@ _FAILED = 120  # of a program that ends well by itself, and whose callback faile
 class _Exit(SystemExit):
     """The exception that ``sys.exit`` raises. If no Python code runs when it is destroyed, nobody caught it: the process ends."""
 
+    def __reduce__(self) -> tuple[type[SystemExit], tuple[Any, ...]]:
+        return SystemExit, self.args
+
     def __del__(self) -> None:
         try:
             sys._getframe(1)
         except ValueError:
             if threading.current_thread() is threading.main_thread():
                 exit_status.chosen = self.code
+
+
+_Exit.__name__ = _Exit.__qualname__ = "SystemExit"  # as tracebacks show it, of a callback or thread
+_Exit.__module__ = "builtins"
 
 
 class ExitStatus:

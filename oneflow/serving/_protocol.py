@@ -257,7 +257,7 @@ def _shape(entry: Mapping[str, Any], tensor: Tensor, sizes: dict[str, int]) -> t
         _bad(f"input {tensor.name!r} has {len(tensor.shape)} axes, {_sizes(tensor)}; got shape {shown(shape)}")
     for size, wanted in zip(shape, tensor.shape, strict=True):
         if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 2**31:
-            _bad(f"input {tensor.name!r}: a size must be a whole number, got {shown(size)}")
+            _bad(f"input {tensor.name!r}: a size must be a whole number from 0 to 2147483647, got {shown(size)}")
         if isinstance(wanted, int):
             if size != wanted:
                 _bad(f"input {tensor.name!r} has shape {_sizes(tensor)}, got {shown(shape)}")

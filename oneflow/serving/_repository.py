@@ -79,7 +79,7 @@ class Repository:
             if ready:
                 return ready[-1]
             raise _not_loaded(name, entry.versions.values())
-        found = entry.versions.get(int(version)) if version.isdecimal() and len(version) <= _LONGEST_VERSION else None
+        found = entry.versions.get(int(version)) if _is_version(version) else None
         if found is None:
             raise RequestError(404, f"model {name!r} has no version {version[:32]!r}")
         if found.batcher is None:
@@ -270,7 +270,7 @@ def _versions_of(path: Path, defaults: ModelSettings) -> tuple[ModelSettings, di
     if path.is_file():
         return defaults, {1: (path, _fingerprint(path))}
     settings = read(path, defaults)
-    found = {int(p.name): p for p in path.iterdir() if _is_version(p)}
+    found = {int(p.name): p for p in path.iterdir() if p.is_dir() and _is_version(p.name)}
     if not found:
         found = {1: path}
     chosen = settings.versions
@@ -287,9 +287,8 @@ def _versions_of(path: Path, defaults: ModelSettings) -> tuple[ModelSettings, di
     return settings, {n: (p, _fingerprint(p) + beside) for n, p in found.items()}
 
 
-def _is_version(path: Path) -> bool:
-    name = path.name
-    return path.is_dir() and name.isascii() and name.isdecimal() and len(name) <= _LONGEST_VERSION and not name.startswith("0")
+def _is_version(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and len(name) <= _LONGEST_VERSION and not name.startswith("0")
 
 
 def _seen(path: Path) -> tuple[Fingerprint, ...]:

@@ -130,6 +130,7 @@ UNCLEAR = [
     ("RANK=1", "how many they are(?s:.*)ONEFLOW_NUM_PROCESSES"),
     ("WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1", "which of the 2 processes(?s:.*)ONEFLOW_PROCESS_ID"),
     ("RANK=2 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1", "how one of 2 can be number 2"),
+    ("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=99999", "MASTER_PORT must be a port .* it is '99999'"),
     ("WORLD_SIZE=two", "WORLD_SIZE is 'two'"), ("WORLD_SIZE=0", "WORLD_SIZE is '0'"), ("RANK=-1 WORLD_SIZE=2", "RANK is '-1'"),
     ("JOB_COMPLETION_INDEX=0", "an indexed job of Kubernetes says .* how many(?s:.*)in the pod's spec"),
     ("JOB_COMPLETION_INDEX=1 ONEFLOW_NUM_PROCESSES=2", "where the first"),

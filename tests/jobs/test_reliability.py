@@ -1201,6 +1201,20 @@ def main():
     assert done.returncode == status and "mine" in done.stderr, done.stderr
 
 
+def test_an_exit_in_a_callback_is_shown_as_python_calls_it():
+    done = run("""
+import copy, pickle
+job(x)(lambda value: sys.exit(4))
+time.sleep(0.1)
+try:
+    sys.exit(5)
+except SystemExit as error:
+    for other in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert type(other) is SystemExit and other.code == 5
+""")
+    assert done.returncode == 120 and "\nSystemExit: 4\n" in done.stderr, done.stderr
+
+
 # --- interrupts
 
 

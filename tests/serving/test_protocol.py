@@ -198,6 +198,7 @@ def test_paths_and_methods(http: Http) -> None:
         ("GET", "/v2/models/affine/infer", 405), ("POST", "/v2", 405), ("GET", "/nothing", 404), ("GET", "/v2/models/none", 404),
         ("POST", "/v2/models/none/infer", 404), ("POST", "/v2/models/affine/versions/2/infer", 404),
         ("POST", "/v2/models/affine/versions/x/infer", 404), ("GET", "/v2/models/affine/versions/" + "9" * 5000, 404),
+        ("POST", "/v2/models/affine/versions/01/infer", 404),
         ("GET", "/v2/models/affine/other", 404), ("GET", "/v2/models/%2e%2e%2fetc/ready", 404), ("GET", "/v2/models", 404),
         ("POST", "/v2/repository/models/..%2f..%2fetc/load", 404), ("POST", "/v2/repository/models/none/load", 404),
         ("POST", "/v2/repository/models/none/unload", 404), ("GET", "/v2/models/affine/ready", 200), ("GET", "/v2/", 200),

@@ -21,7 +21,8 @@ COORDINATOR = ("ONEFLOW_COORDINATOR_ADDRESS", "JAX_COORDINATOR_ADDRESS")
 COUNT = ("ONEFLOW_NUM_PROCESSES", "JAX_NUM_PROCESSES")
 RANK = ("ONEFLOW_PROCESS_ID", "JAX_PROCESS_ID")
 LOOPBACK = "127.0.0.1"
-_PORTS = range(61001, 65536)  # above those that Linux hands out by itself
+_END_OF_PORTS = 1 << 16
+_PORTS = range(61001, _END_OF_PORTS)  # above those that Linux hands out by itself
 _TPU_PORT = 8482
 _POD_PORT = 29500
 
@@ -89,6 +90,10 @@ def _master(variables: Variables) -> Address | None:
     host, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT", "")
     if not host or not port.isdecimal():
         return (host, None) if host else None
+    if not 0 < int(port) < _END_OF_PORTS:
+        raise ProcessError(
+            f"MASTER_PORT must be a port from 1 to {_END_OF_PORTS - 1}, it is {port!r}\n  try        MASTER_PORT=29500"
+        )
     is_taken = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun itself listens there
     return host, int(port) + is_taken
 

@@ -42,7 +42,8 @@ std::unique_ptr<ConvAlgorithm> choose_direct(const ConvSpec& s, int threads, boo
   if (rows_are_fast && !may_be_blocks) return std::make_unique<RowWeights>(s, threads);
   auto direct = std::make_unique<DirectConv>(s, threads, describe_only || rows_are_fast);
   if (may_be_blocks && direct->is_slow()) return std::make_unique<BlockedIm2col>(s, threads);
-  if (is_free && is_for_grouped_conv(s, direct->name())) return make_grouped_conv(s, threads);
+  const bool may_be_groups = is_free && (may_pad || s.kind != ConvSpec::kBackwardWeights);
+  if (may_be_groups && is_for_grouped_conv(s, direct->name())) return make_grouped_conv(s, threads);
   if (rows_are_fast || (may_be_rows && direct->is_slow())) return std::make_unique<RowWeights>(s, threads);
   return direct;
 }
@@ -81,20 +82,24 @@ class Conv final : public Operation {
   }
 
  private:
-  // Padding holds no values, but im2col multiplies it as zeros, and zero times infinity is NaN.
+  // Padding holds no values, but it is multiplied as zeros, and zero times infinity is NaN: sought in the result, or infinities
+  // are in the output's gradient where that has fewer numbers.
   bool padding_may_show(void* const* operands) const {
-    const int position = spec_.kind == ConvSpec::kForward ? 2 : 1;  // few values, beside the weights
-    const size_t count = element_count(spec_.output);
+    const bool is_forward = spec_.kind == ConvSpec::kForward;
+    const bool is_gradient = !is_forward && element_count(spec_.output) < element_count(spec_.kernel);
+    const int position = is_gradient ? 1 : 2;
+    const size_t count = element_count(is_forward || is_gradient ? spec_.output : spec_.kernel);
     const bool is_float32 = spec_.dtypes.operands[position] == dt::f32;
-    return is_float32 ? not_finite(static_cast<const uint32_t*>(operands[position]), count, 0x7f800000u)
-                      : not_finite(static_cast<const uint16_t*>(operands[position]), count, uint16_t{0x7f80});
+    return is_float32
+               ? has_bits(static_cast<const uint32_t*>(operands[position]), count, 0x7f800000u + !is_gradient)
+               : has_bits(static_cast<const uint16_t*>(operands[position]), count, static_cast<uint16_t>(0x7f80 + !is_gradient));
   }
 
-  // `exponent`: the bits that are all set in an infinity, and in a NaN together with others.
+  // Whether a number's magnitude has these bits or more: those of an infinity, or that of a NaN, which has one of the others,
+  // too.
   template <class Bits>
-  bool not_finite(const Bits* values, size_t count, Bits exponent) const {
+  static bool has_bits(const Bits* values, size_t count, Bits least) {
     constexpr Bits kMagnitude = static_cast<Bits>(~Bits{0}) >> 1;
-    const Bits least = spec_.kind == ConvSpec::kForward ? exponent + 1 : exponent;  // of sums only NaN
     bool found = false;
     for (size_t i = 0; i < count; i++) found |= (values[i] & kMagnitude) >= least;
     return found;

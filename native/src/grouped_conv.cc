@@ -41,6 +41,20 @@ auto kernel_for(int64_t inputs, bool is_narrow, int64_t pixels) {
   return kernel_among(inputs, is_narrow, pixels, std::make_integer_sequence<int, kMostPixels>());
 }
 
+constexpr int kMostSums = 12;  // of taps that are taken at once
+
+template <int kInputs, int... kTaps>
+auto adding_among(int64_t taps, std::integer_sequence<int, kTaps...>) {
+  static constexpr void (*table[])(const kernels::Strip&) = {kernels::add_taps<kInputs, kTaps + 1>...};
+  return table[taps - 1];
+}
+
+auto adding_for(int64_t inputs, int64_t taps) {
+  if (inputs == 1) return adding_among<1>(taps, std::make_integer_sequence<int, kMostSums>());
+  if (inputs == 2) return adding_among<2>(taps, std::make_integer_sequence<int, kMostSums / 2>());
+  return adding_among<4>(taps, std::make_integer_sequence<int, kMostSums / 4>());
+}
+
 int64_t parts_of(int64_t size, int64_t most) { return (size + most - 1) / most; }
 
 // Where a number of the weights of a convolution lies.
@@ -87,44 +101,46 @@ class GroupedConv {
     return inputs == outputs && outputs < kLanes && kLanes % outputs == 0;
   }
 
-  size_t packed_size() const { return static_cast<size_t>(cells_ * slices_of_cell_ * slice_size()) * sizeof(float); }
+  size_t packed_size() const { return static_cast<size_t>(packed_count()) * sizeof(float); }
   size_t scratch_size() const { return static_cast<size_t>(threads_) * scratch_of_thread(); }
+  bool pads() const { return pads_; }
 
   // Vectors of outputs, one for each input of each tap. `is_turned`: of the gradient to data, whose outputs are these weights'
   // inputs.
   void pack(const float* weights, const WeightSteps& steps, bool is_turned, float* packed) const {
-    const auto taps = static_cast<int64_t>(taps_.size());
-    for (int64_t slice = 0; slice < cells_ * slices_of_cell_; slice++) {
-      for (int64_t tap = 0; tap < taps; tap++) {
-        for (int64_t i = 0; i < inputs_; i++, packed += kLanes) {
-          for (int64_t lane = 0; lane < kLanes; lane++) {
-            const int64_t group = is_narrow_ ? (slice * kLanes + lane) / outputs_ : slice / slices_of_cell_;
-            const int64_t output = is_narrow_ ? lane % outputs_ : slice % slices_of_cell_ * kLanes + lane;
-            const int64_t from = is_turned
-                                     ? (group * inputs_ + i) * steps.output + output * steps.input + (taps - 1 - tap) * steps.tap
-                                     : (group * outputs_ + output) * steps.output + i * steps.input + tap * steps.tap;
-            packed[lane] = group < groups_ && output < outputs_ ? weights[from] : 0;
-          }
-        }
-      }
-    }
+    std::fill_n(packed, packed_count(), 0.0f);
+    for_weights(steps, is_turned, [&](int64_t at, int64_t from) { packed[at] = weights[from]; });
   }
 
   // `after`: what follows the sums; null: nothing.
   void run(const float* input, const float* packed, float* result, const Epilogue* after, Scratch& scratch) const {
     char* const memory = scratch.take(scratch_size());
-    const int64_t units = windows_.samples * windows_.output[0] * blocks_ * parts_;
     thread_pool::on_threads(threads_, [&](int64_t thread) {
-      Scratch mine(memory + static_cast<size_t>(thread) * scratch_of_thread());
-      Memory its{};
-      its.taps = reinterpret_cast<int64_t*>(mine.take(taps_bytes()));
-      its.image = reinterpret_cast<float*>(mine.take(static_cast<size_t>(image_) * sizeof(float)));
-      if (pads_) its.inside = reinterpret_cast<int64_t*>(mine.take(taps_bytes()));
-      if (pads_) its.weights = reinterpret_cast<float*>(mine.take(static_cast<size_t>(slice_size()) * sizeof(float)));
-      std::fill_n(its.image + std::max<int64_t>(image_ - kLanes, 0), std::min(image_, kLanes), 0.0f);  // behind the last pixel
-      for (int64_t unit = units * thread / threads_; unit < units * (thread + 1) / threads_; unit++) {
+      const Memory its = memory_of(memory + static_cast<size_t>(thread) * scratch_of_thread());
+      for (int64_t unit = units() * thread / threads_; unit < units() * (thread + 1) / threads_; unit++) {
         run_unit(unit, input, packed, result, after, its);
       }
+    });
+  }
+
+  // The gradient to weights, of narrow groups: sums as `pack` has weights, which each thread has for itself.
+  size_t sums_scratch_size() const { return static_cast<size_t>(threads_) * (scratch_of_thread() + aligned(packed_size())); }
+  void run_sums(const float* input, const float* gradient, const WeightSteps& steps, float* result, Scratch& scratch) const {
+    auto* const sums = reinterpret_cast<float*>(scratch.take(static_cast<size_t>(threads_) * aligned(packed_size())));
+    char* const memory = scratch.take(scratch_size());
+    const auto sums_of = [&](int64_t thread) {
+      return sums + thread * static_cast<int64_t>(aligned(packed_size()) / sizeof(float));
+    };
+    thread_pool::on_threads(threads_, [&](int64_t thread) {
+      const Memory its = memory_of(memory + static_cast<size_t>(thread) * scratch_of_thread());
+      std::fill_n(sums_of(thread), packed_count(), 0.0f);
+      for (int64_t unit = units() * thread / threads_; unit < units() * (thread + 1) / threads_; unit++) {
+        add_unit(unit, input, gradient, sums_of(thread), its);
+      }
+    });
+    for_weights(steps, false, [&](int64_t at, int64_t to) {
+      result[to] = 0;
+      for (int64_t thread = 0; thread < threads_; thread++) result[to] += sums_of(thread)[at];
     });
   }
 
@@ -135,6 +151,8 @@ class GroupedConv {
   }
   int64_t reach(int axis) const { return reach(axis, windows_.output[axis]); }
   int64_t lines_of(int64_t rows) const { return reach(1, rows); }
+  int64_t units() const { return windows_.samples * windows_.output[0] * blocks_ * parts_; }
+  int64_t packed_count() const { return cells_ * slices_of_cell_ * slice_size(); }
   int64_t slice_size() const { return static_cast<int64_t>(taps_.size()) * inputs_ * kLanes; }
   size_t taps_bytes() const { return taps_.size() * sizeof(int64_t); }
   size_t scratch_of_thread() const {
@@ -150,49 +168,109 @@ class GroupedConv {
     float* weights;   // and their weights
   };
 
-  // Some rows of a plane of the result, of some channels.
-  void run_unit(int64_t unit, const float* input, const float* packed, float* result, const Epilogue* after,
+  Memory memory_of(char* piece) const {
+    Scratch mine(piece);
+    Memory its{};
+    its.taps = reinterpret_cast<int64_t*>(mine.take(taps_bytes()));
+    its.image = reinterpret_cast<float*>(mine.take(static_cast<size_t>(image_) * sizeof(float)));
+    if (pads_) its.inside = reinterpret_cast<int64_t*>(mine.take(taps_bytes()));
+    if (pads_) its.weights = reinterpret_cast<float*>(mine.take(static_cast<size_t>(slice_size()) * sizeof(float)));
+    std::fill_n(its.image + std::max<int64_t>(image_ - kLanes, 0), std::min(image_, kLanes), 0.0f);  // behind the last pixel
+    return its;
+  }
+
+  // visit(where the number is among packed ones, where it is among weights)
+  template <class Visit>
+  void for_weights(const WeightSteps& steps, bool is_turned, const Visit& visit) const {
+    const auto taps = static_cast<int64_t>(taps_.size());
+    int64_t at = 0;
+    for (int64_t slice = 0; slice < cells_ * slices_of_cell_; slice++) {
+      for (int64_t tap = 0; tap < taps; tap++) {
+        for (int64_t i = 0; i < inputs_; i++) {
+          for (int64_t lane = 0; lane < kLanes; lane++, at++) {
+            const int64_t group = is_narrow_ ? (slice * kLanes + lane) / outputs_ : slice / slices_of_cell_;
+            const int64_t output = is_narrow_ ? lane % outputs_ : slice % slices_of_cell_ * kLanes + lane;
+            if (group >= groups_ || output >= outputs_) continue;
+            visit(at, is_turned ? (group * inputs_ + i) * steps.output + output * steps.input + (taps - 1 - tap) * steps.tap
+                                : (group * outputs_ + output) * steps.output + i * steps.input + tap * steps.tap);
+          }
+        }
+      }
+    }
+  }
+
+  // Some rows of a plane of the result, of some cells, and what they read of the image.
+  struct Unit {
+    int64_t first_cell, end_cell;
+    int64_t row, rows;    // of all rows of the result
+    const float* origin;  // the first row's first pixel, at its first tap
+    int64_t pixel_step, row_step;
+  };
+
+  Unit unit_of(int64_t unit, const float* input, const Memory& its) const {
+    const int64_t part = unit % parts_, block = unit / parts_ % blocks_, plane = unit / parts_ / blocks_,
+                  height = windows_.output[1];
+    const int64_t first_row = height * block / blocks_, rows = height * (block + 1) / blocks_ - first_row;
+    Unit its_own{cells_ * part / parts_, cells_ * (part + 1) / parts_, plane * height + first_row, rows, its.image, 0, 0};
+    const int64_t inputs = groups_ * inputs_, channel = its_own.first_cell * cell_inputs_;
+    const int64_t channels = std::min(its_own.end_cell * cell_inputs_, inputs) - channel;
+    const int64_t step = is_in_place_ ? inputs : channels;
+    if (is_in_place_) {
+      its_own.origin = input + first_pixel(plane, first_row) * inputs + channel;
+    } else {
+      copy(plane, first_row, lines_of(rows), input + channel, channels, its.image);
+    }
+    its_own.pixel_step = windows_.strides[2] * step;
+    its_own.row_step = windows_.strides[1] * (is_in_place_ ? windows_.input[2] : reach(2)) * step;
+    for (size_t i = 0; i < taps_.size(); i++) its.taps[i] = taps_[i] * step;
+    return its_own;
+  }
+
+  void run_unit(int64_t number, const float* input, const float* packed, float* result, const Epilogue* after,
                 const Memory& its) const {
     const auto& output = windows_.output;
-    const int64_t part = unit % parts_, block = unit / parts_ % blocks_, plane = unit / parts_ / blocks_;
-    const int64_t first_cell = cells_ * part / parts_, end_cell = cells_ * (part + 1) / parts_;
-    const int64_t first_row = output[1] * block / blocks_, end_row = output[1] * (block + 1) / blocks_;
-    const int64_t inputs = groups_ * inputs_, outputs = groups_ * outputs_, channel = first_cell * cell_inputs_;
-    const int64_t channels = std::min(end_cell * cell_inputs_, inputs) - channel;
-    const int64_t pixel_step = is_in_place_ ? inputs : channels;
-    if (!is_in_place_) copy(plane, first_row, lines_of(end_row - first_row), input + channel, channels, its.image);
-    const float* origin = is_in_place_ ? input + first_pixel(plane, first_row) * inputs + channel : its.image;
-    const int64_t row_step = windows_.strides[1] * (is_in_place_ ? windows_.input[2] : reach(2)) * pixel_step;
-    for (size_t i = 0; i < taps_.size(); i++) its.taps[i] = taps_[i] * pixel_step;
-
-    const int64_t tiles = parts_of(output[2], kMostPixels), row = plane * output[1] + first_row;
-    kernels::Tile tile{nullptr,  windows_.strides[2] * pixel_step,
-                       its.taps, static_cast<int64_t>(taps_.size()),
-                       inputs_,  nullptr,
-                       nullptr,  outputs,
-                       0};
-    for (int64_t slice = first_cell * slices_of_cell_; slice < end_cell * slices_of_cell_; slice++) {
-      const int64_t cell = slice / slices_of_cell_, cell_outputs = is_narrow_ ? kLanes : outputs_;
-      const int64_t column = cell * cell_outputs + slice % slices_of_cell_ * kLanes;
+    const Unit unit = unit_of(number, input, its);
+    const int64_t outputs = groups_ * outputs_, cell_outputs = is_narrow_ ? kLanes : outputs_;
+    const int64_t tiles = parts_of(output[2], kMostPixels), taps = static_cast<int64_t>(taps_.size());
+    kernels::Tile tile{nullptr, unit.pixel_step, its.taps, taps, inputs_, nullptr, nullptr, outputs, 0};
+    for (int64_t slice = unit.first_cell * slices_of_cell_; slice < unit.end_cell * slices_of_cell_; slice++) {
+      const int64_t cell = slice / slices_of_cell_, column = cell * cell_outputs + slice % slices_of_cell_ * kLanes;
       tile.weights = packed + slice * slice_size();
       tile.columns = std::min(kLanes, std::min(outputs, (cell + 1) * cell_outputs) - column);
-      for (int64_t i = 0; i < end_row - first_row; i++) {
-        const float* line = origin + i * row_step + (cell - first_cell) * cell_inputs_;
+      for (int64_t i = 0; i < unit.rows; i++) {
+        const float* line = unit.origin + i * unit.row_step + (cell - unit.first_cell) * cell_inputs_;
         for (int64_t t = 0; t < tiles; t++) {
-          const int64_t pixel = output[2] * t / tiles, count = output[2] * (t + 1) / tiles - pixel;
-          tile.image = line + pixel * tile.pixel_step;
-          tile.result = result + ((row + i) * output[2] + pixel) * outputs + column;
+          const int64_t begin = output[2] * t / tiles, count = output[2] * (t + 1) / tiles - begin;
+          const int64_t pixel = (unit.row + i) * output[2] + begin;
+          tile.image = line + begin * tile.pixel_step;
+          tile.result = result + pixel * outputs + column;
           const bool is_nan = kernel_for(inputs_, is_narrow_, count)(tile);
-          if (is_nan && pads_) run_inside(tile, (row + i) * output[2] + pixel, count, its);
+          if (is_nan && pads_) run_inside(tile, pixel, count, its);
         }
       }
     }
     if (!after) return;
-    const int64_t cell_outputs = is_narrow_ ? kLanes : outputs_;
-    const int64_t column = first_cell * cell_outputs, end = std::min(end_cell * cell_outputs, outputs);
-    for (int64_t i = row; i < row + end_row - first_row; i++) {
-      const int64_t pixel = i * output[2];
+    const int64_t column = unit.first_cell * cell_outputs, end = std::min(unit.end_cell * cell_outputs, outputs);
+    for (int64_t row = unit.row; row < unit.row + unit.rows; row++) {
+      const int64_t pixel = row * output[2];
       kernels::finish(*after, result + pixel * outputs + column, outputs, pixel, output[2], column, end);
+    }
+  }
+
+  void add_unit(int64_t number, const float* input, const float* gradient, float* sums, const Memory& its) const {
+    const Unit unit = unit_of(number, input, its);
+    const int64_t outputs = groups_ * outputs_, columns = windows_.kernel[2], taps = static_cast<int64_t>(taps_.size());
+    kernels::Strip strip{nullptr,   unit.pixel_step,    unit.row_step, columns > 1 ? its.taps[1] : 0, nullptr, outputs, 0,
+                         unit.rows, windows_.output[2], nullptr};
+    for (int64_t cell = unit.first_cell; cell < unit.end_cell; cell++) {
+      strip.gradient = gradient + unit.row * windows_.output[2] * outputs + cell * kLanes;
+      strip.columns = std::min(kLanes, outputs - cell * kLanes);
+      for (int64_t tap = 0, count = 0; tap < taps; tap += count) {
+        count = std::min(columns - tap % columns, kMostSums / inputs_);  // of one row of the window
+        strip.image = unit.origin + (cell - unit.first_cell) * kLanes + its.taps[tap];
+        strip.sums = sums + cell * slice_size() + tap * inputs_ * kLanes;
+        adding_for(inputs_, count)(strip);
+      }
     }
   }
 
@@ -264,6 +342,11 @@ bool is_slower(const std::string& name, int64_t inputs, int64_t outputs) {
   return isa() == Isa::kAvx2 && name == "jit:avx2" && fills_lanes;
 }
 
+WeightSteps weight_steps(const ConvSpec& s) {
+  const int64_t inputs = s.kernel[1], taps = s.taps();
+  return s.weights_channels_last() ? WeightSteps{taps * inputs, 1, inputs} : WeightSteps{taps * inputs, taps, 1};
+}
+
 // The gradient to data is a convolution whose windows are turned round.
 Windows turned(const Windows& w) {
   Windows t = w;
@@ -272,15 +355,32 @@ Windows turned(const Windows& w) {
   return t;
 }
 
+class GroupedWeights final : public ConvAlgorithm {
+ public:
+  GroupedWeights(const ConvSpec& s, int threads)
+      : conv_(s.windows(), s.groups, s.kernel[1], s.kernel[0] / s.groups, threads), steps_(weight_steps(s)) {}
+
+  std::string name() const override { return kName; }
+  size_t scratch_size() const override { return conv_.sums_scratch_size(); }
+  bool multiplies_padding() const override { return conv_.pads(); }
+
+  void run(const void* first, const void* second, void* result, Scratch& scratch) const override {
+    conv_.run_sums(static_cast<const float*>(first), static_cast<const float*>(second), steps_, static_cast<float*>(result),
+                   scratch);
+  }
+
+ private:
+  GroupedConv conv_;
+  WeightSteps steps_;
+};
+
 class GroupedAlgorithm final : public ConvAlgorithm {
  public:
   GroupedAlgorithm(const ConvSpec& s, int threads)
       : is_turned_(s.kind == ConvSpec::kBackwardData),
         conv_(is_turned_ ? turned(s.windows()) : s.windows(), s.groups, is_turned_ ? s.kernel[0] / s.groups : s.kernel[1],
-              is_turned_ ? s.kernel[1] : s.kernel[0] / s.groups, threads) {
-    const int64_t inputs = s.kernel[1], taps = s.taps();
-    steps_ = s.weights_channels_last() ? WeightSteps{taps * inputs, 1, inputs} : WeightSteps{taps * inputs, taps, 1};
-  }
+              is_turned_ ? s.kernel[1] : s.kernel[0] / s.groups, threads),
+        steps_(weight_steps(s)) {}
 
   std::string name() const override { return kName; }
   size_t scratch_size() const override { return aligned(conv_.packed_size()) + conv_.scratch_size(); }
@@ -347,14 +447,16 @@ class GroupedPack final : public Operation {
 bool is_for_grouped_conv(const ConvSpec& s, const std::string& name) {
   const bool is_float32 =
       std::all_of(std::begin(s.dtypes.operands), std::end(s.dtypes.operands), [](dt type) { return type == dt::f32; });
-  if (s.groups == 1 || !is_float32 || s.dtypes.compute != dt::f32 || s.kind == ConvSpec::kBackwardWeights) return false;
+  if (s.groups == 1 || !is_float32 || s.dtypes.compute != dt::f32) return false;
   const int64_t inputs = s.kernel[1], outputs = s.kernel[0] / s.groups;
   if (s.kind == ConvSpec::kForward) return is_slower(name, inputs, outputs);
+  if (s.kind == ConvSpec::kBackwardWeights) return GroupedConv::is_narrow(inputs, outputs) && is_slower(name, inputs, outputs);
   return std::all_of(s.strides.begin(), s.strides.end(), [](int64_t stride) { return stride == 1; }) &&
          is_slower(name, outputs, inputs);
 }
 
 std::unique_ptr<ConvAlgorithm> make_grouped_conv(const ConvSpec& spec, int threads) {
+  if (spec.kind == ConvSpec::kBackwardWeights) return std::make_unique<GroupedWeights>(spec, threads);
   return std::make_unique<GroupedAlgorithm>(spec, threads);
 }
 

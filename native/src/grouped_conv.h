@@ -7,7 +7,7 @@
 
 namespace native {
 
-// Whether to take them in place of oneDNN's, of this name: forward, and for the gradient to data.
+// Whether to take them in place of oneDNN's, of this name. Those for the gradient to weights multiply padding.
 bool is_for_grouped_conv(const ConvSpec& spec, const std::string& name);
 std::unique_ptr<ConvAlgorithm> make_grouped_conv(const ConvSpec& spec, int threads);
 

@@ -89,3 +89,55 @@ bool narrow(const Tile& t) {
   }
   return sums.write(t);
 }
+
+// What the sums of some taps beside each other read, over some rows of pixels, and what they are added to.
+struct Strip {
+  const float* image;  // the first pixel's first number at the first tap
+  int64_t pixel_step, row_step, tap_step;
+  const float* gradient;  // rows of it follow each other
+  int64_t gradient_step, columns;
+  int64_t rows, pixels;
+  float* sums;
+};
+
+// Of narrow groups: the products of a vector of outputs with each input, at kTaps taps.
+template <int kInputs, int kTaps>
+void add_taps(const Strip& s) {
+  constexpr int kAtOnce = kInputs * kTaps <= 6 ? 2 : 1;  // pixels, so that additions do not wait for each other
+  const Lanes present = first(s.columns);
+  Floats sums[kAtOnce][kTaps][kInputs];
+  for (auto& of_pixel : sums) {
+    for (auto& of_tap : of_pixel) {
+      for (auto& sum : of_tap) sum = zero();
+    }
+  }
+  const auto add = [&](Floats(&to)[kTaps][kInputs], const float* at, Floats gradient) {
+    for (int t = 0; t < kTaps; t++) {
+      const Floats x = load(at + t * s.tap_step);
+      to[t][0] = fma(of_each_group<kInputs, 0>(x), gradient, to[t][0]);
+      if constexpr (kInputs > 1) to[t][1] = fma(of_each_group<kInputs, 1>(x), gradient, to[t][1]);
+      if constexpr (kInputs > 2) to[t][2] = fma(of_each_group<kInputs, 2>(x), gradient, to[t][2]);
+      if constexpr (kInputs > 2) to[t][3] = fma(of_each_group<kInputs, 3>(x), gradient, to[t][3]);
+    }
+  };
+  const float* gradient = s.gradient;
+  for (int64_t row = 0; row < s.rows; row++) {
+    const float* at = s.image + row * s.row_step;
+    int64_t i = 0;
+    for (; i + kAtOnce <= s.pixels; i += kAtOnce) {
+      for (auto& of_pixel : sums) {
+        add(of_pixel, at, load(gradient, present));
+        at += s.pixel_step, gradient += s.gradient_step;
+      }
+    }
+    for (; i < s.pixels; i++, at += s.pixel_step, gradient += s.gradient_step) add(sums[0], at, load(gradient, present));
+  }
+  for (int t = 0; t < kTaps; t++) {
+    for (int i = 0; i < kInputs; i++) {
+      float* to = s.sums + (t * kInputs + i) * kLanes;
+      Floats sum = sums[0][t][i];
+      if constexpr (kAtOnce == 2) sum = sum + sums[1][t][i];
+      store(to, load(to) + sum);
+    }
+  }
+}

@@ -72,7 +72,7 @@ class GroupedConv {
         outputs_(outputs),
         is_narrow_(is_narrow(inputs, outputs)),
         threads_(threads) {
-    constexpr int64_t kPartInputs = 32, kImage = 1 << 16;
+    constexpr int64_t kPartInputs = 32, kNumbers = 1 << 16;  // of the image and the result, which stay in the second cache
     const Windows& w = windows_;
     slices_of_cell_ = is_narrow_ ? 1 : parts_of(outputs, kLanes);
     cells_ = is_narrow_ ? parts_of(groups * outputs, kLanes) : groups;
@@ -80,13 +80,15 @@ class GroupedConv {
     parts_ = std::min(cells_, parts_of(groups * inputs, kPartInputs));
     pads_ = w.pads != Windows::Sizes{0, 0, 0} || w.input[0] < reach(0) || w.input[1] < reach(1) || w.input[2] < reach(2);
     is_in_place_ = !pads_ && (!is_narrow_ || groups * inputs % kLanes == 0);
-    const int64_t part_inputs = parts_of(cells_, parts_) * cell_inputs_, planes = w.samples * w.output[0];
-    const auto numbers = [&](int64_t rows) { return w.kernel[0] * lines_of(rows) * reach(2) * part_inputs; };
-    int64_t rows = w.output[1];
-    while (rows > 1 && (numbers(rows) > kImage || planes * parts_of(w.output[1], rows) * parts_ < 4 * threads)) rows--;
-    blocks_ = parts_of(w.output[1], rows);
-    lines_ = lines_of(parts_of(w.output[1], blocks_));
-    if (!is_in_place_) image_ = numbers(parts_of(w.output[1], blocks_)) + kLanes;
+    const int64_t part = parts_of(cells_, parts_), planes = w.samples * w.output[0], height = w.output[1];
+    const auto image = [&](int64_t rows) { return w.kernel[0] * lines_of(rows) * reach(2) * part * cell_inputs_; };
+    const auto numbers = [&](int64_t rows) { return image(rows) + rows * w.output[2] * part * slices_of_cell_ * kLanes; };
+    int64_t rows = height;
+    while (rows > 1 && (numbers(rows) > kNumbers || planes * parts_of(height, rows) * parts_ < 4 * threads)) rows--;
+    blocks_ = parts_of(height, rows);
+    rows = parts_of(height, blocks_);
+    lines_ = lines_of(rows);
+    if (!is_in_place_) image_ = image(rows) + kLanes;
     const int64_t line = is_in_place_ ? w.input[2] : reach(2);
     const int64_t plane = is_in_place_ ? w.dilations[0] * w.input[1] * line : lines_ * line;
     for (int64_t a = 0; a < w.kernel[0]; a++) {

@@ -4,39 +4,42 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 from collections.abc import Callable
-from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from ..errors import OneFlowError
 from .log import logger
-from .source import without_library
+from .source import begins_in_library, is_accident, without_library
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def shown_frames(error: OneFlowError) -> TracebackType | None:
-    """The frames of the user's program alone: the library's own say nothing about a wrong program. All, when debugging."""
-    return error.__traceback__ if logger.isEnabledFor(logging.DEBUG) else without_library(error.__traceback__)
+def show_users_frames(error: BaseException) -> None:
+    """Leaves the frames of the user's program alone in a traceback: the library's own say nothing about a wrong program.
+
+    All stay when debugging, and where the library itself has a defect. Nor does an error show the one that the library was handling
+    when it raised it, except as a cause.
+    """
+    if logger.isEnabledFor(logging.DEBUG):
+        return
+    is_ours = isinstance(error, OneFlowError) or not isinstance(error, Exception)  # or Ctrl-C, or an exit
+    if is_ours or not is_accident(error):
+        error.__traceback__ = without_library(error.__traceback__)
+    if isinstance(error, OneFlowError):
+        while error.__context__ is not None and begins_in_library(error.__context__.__traceback__):
+            error.__context__ = error.__context__.__context__
 
 
 def shows_user_frames(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a function of the public interface whose errors end in frames of the library.
-
-    Nor do they show the library's own error that was being handled when they were raised, except as a cause.
-    """
+    """Decorates a function of the public interface, whose errors have frames of the library."""
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
-        handled = sys.exc_info()[1]  # by the user's program
         try:
             return function(*args, **kwargs)
-        except OneFlowError as error:
-            error.__traceback__ = shown_frames(error)
-            if not logger.isEnabledFor(logging.DEBUG):
-                error.__context__ = handled
+        except BaseException as error:
+            show_users_frames(error)
             raise
 
     return called

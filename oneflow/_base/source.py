@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import linecache
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NAME = __name__.partition(".")[0]
 _BETWEEN = {contextlib.__file__, functools.__file__}  # their frames are between the user's line and the library
+_CALLED_BY_BOTH = sys.stdlib_module_names | {"jax", "jaxlib", "numpy"}  # their frames belong to whoever called them
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,12 @@ def is_library(filename: str) -> bool:
 def _is_library_frame(frame: FrameType) -> bool:
     filename = frame.f_code.co_filename
     if filename == "<string>":  # generated code: a dataclass's __init__ is ours, `python -c` is the user's
-        return str(frame.f_globals.get("__name__")).partition(".")[0] == _NAME
+        return _package(frame) == _NAME
     return is_library(filename) or filename in _BETWEEN
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 def caller() -> Source:
@@ -61,13 +68,41 @@ def caller() -> Source:
 
 
 def without_library(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback without this package's frames."""
-    if traceback is None:
-        return None
-    inner = without_library(traceback.tb_next)
-    if _is_library_frame(traceback.tb_frame):
-        return inner
-    return TracebackType(inner, traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)
+    """A traceback without this package's frames, and those of other packages that it called."""
+    kept = [entry for entry, is_ours in _owned(traceback) if not is_ours]
+    shown = None
+    for entry in reversed(kept):
+        shown = TracebackType(shown, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return shown
+
+
+def is_accident(error: BaseException) -> bool:
+    """Whether an error came about in this package, or in what that called, and was not raised there on purpose."""
+    entries = list(_owned(error.__traceback__))
+    if not entries or not entries[-1][1]:
+        return False
+    innermost = entries[-1][0]
+    code = innermost.tb_frame.f_code
+    is_raised = _is_library_frame(innermost.tb_frame) and code.co_code[innermost.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    return not is_raised or type(error) is AssertionError  # `assert` is the same instruction
+
+
+def begins_in_library(traceback: TracebackType | None) -> bool:
+    """Whether the outermost frame is this package's: that of the code that has caught the error."""
+    return traceback is not None and _is_library_frame(traceback.tb_frame)
+
+
+def _owned(traceback: TracebackType | None) -> Iterator[tuple[TracebackType, bool]]:
+    """The entries of a traceback, each with whether it is this package's, or of what that called."""
+    is_ours = False
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if _is_library_frame(frame):
+            is_ours = True
+        elif _package(frame) not in _CALLED_BY_BOTH:
+            is_ours = False
+        yield traceback, is_ours
+        traceback = traceback.tb_next
 
 
 def of_function(function: object) -> Source:

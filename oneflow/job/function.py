@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from .. import _signature as tp
-from .._base.frames import shown_frames
+from .._base.frames import show_users_frames, shows_user_frames
 from .._base.generation import V0_3, Generation
 from .._base.log import announced
 from .._base.refuse import refuse, shown
@@ -20,7 +20,7 @@ from .._base.source import Source, of_function
 from .._signature.parameters import spell
 from .._variables.initializers import from_conf as initializer_from_conf
 from ..config import FunctionConfig
-from ..errors import ArgumentError, CompileError, FeedError, ModeError, OneFlowError, VariableConflictError
+from ..errors import ArgumentError, CompileError, FeedError, ModeError, VariableConflictError
 from ..graph.graph import Graph, current, current_or_none
 from ..runtime import processes
 from ..runtime.gate import StaleExecutableError
@@ -175,13 +175,10 @@ class JobFunction(Prepared, Generic[P, R_co]):
         done = self._done
         return done.graph.variables if done is not None else ()
 
+    @shows_user_frames
     def build(self) -> Graph:
         """Runs the body once, on placeholders. Raises the same error each time where the body is wrong."""
-        try:
-            return self._build().graph
-        except OneFlowError as error:
-            error.__traceback__ = shown_frames(error)
-            raise
+        return self._build().graph
 
     def _build(self) -> BuiltJob:
         done = self._done
@@ -237,9 +234,8 @@ class JobFunction(Prepared, Generic[P, R_co]):
 
         def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
-    def _failed(self, error: Exception) -> bool:
-        if isinstance(error, OneFlowError):
-            error.__traceback__ = shown_frames(error)
+    def _failed(self, error: BaseException) -> bool:
+        show_users_frames(error)
         return isinstance(error, StaleExecutableError)
 
     @overload
@@ -264,10 +260,11 @@ class JobFunction(Prepared, Generic[P, R_co]):
                     raise
         try:
             return self._call_checked(args, kwargs, submits=True)
-        except Exception as error:
+        except BaseException as error:
             self._failed(error)
             raise
 
+    @shows_user_frames
     def _call_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, submits: bool = False) -> Any:
         """The first call, calls of inputs whose shapes vary, and calls at the wrong place."""
         if current_or_none() is not None:
@@ -300,6 +297,7 @@ class JobFunction(Prepared, Generic[P, R_co]):
                 raise
 
     @property
+    @shows_user_frames
     def learning_rate(self) -> float | tuple[float, ...]:
         """The learning rate of the next call, for a job with several optimizers a tuple with the rate of each.
 
@@ -317,6 +315,7 @@ class JobFunction(Prepared, Generic[P, R_co]):
         return rates[0] if len(rates) == 1 else rates
 
     @learning_rate.setter
+    @shows_user_frames
     def learning_rate(self, value: float | Sequence[float | None]) -> None:
         self._rates().set(value)
 
@@ -375,6 +374,7 @@ class JobFunction(Prepared, Generic[P, R_co]):
     # --- looking at it
 
     @property
+    @shows_user_frames
     def graph(self) -> Graph:
         """The graph that the body described. Builds the job if that has not happened."""
         self._session.check_open()
@@ -385,6 +385,7 @@ class JobFunction(Prepared, Generic[P, R_co]):
         """The programs compiled so far, each with the shapes of its feeds (None where one program serves all calls)."""
         return self._done.variants.items if self._done is not None else []
 
+    @shows_user_frames
     def summary(self) -> JobSummary:
         """A table of the job's ops with shapes, its variables, memory and build times; print it.
 
@@ -404,6 +405,7 @@ class JobFunction(Prepared, Generic[P, R_co]):
     @overload
     def plan(self, target: str | Target) -> TargetPlan: ...
 
+    @shows_user_frames
     def plan(self, target: str | Target | None = None) -> PlacementReport | TargetPlan:
         """Where each op runs and each variable is stored, in which layout, its bytes on each device, and what is sent; print it.
 
@@ -438,6 +440,7 @@ class JobFunction(Prepared, Generic[P, R_co]):
         built = self._build()
         return report(built.variants.planned(tuple(map(planning.struct_of_feed, built.plan.feeds))))
 
+    @shows_user_frames
     def find_nonfinite(self, /, *args: P.args, **kwargs: P.kwargs) -> NonFinite | None:
         """Runs the next step op by op and finds the op that makes its first NaN or infinity; nothing changes.
 
@@ -462,6 +465,7 @@ class JobFunction(Prepared, Generic[P, R_co]):
                 feeds, _ = built.pipeline.take(feeds)
             return built.variants.uncompiled().find_nonfinite(feeds)
 
+    @shows_user_frames
     def profile(self, /, *args: Any, steps: int = 20, **kwargs: Any) -> JobProfile:
         """Runs steps under XLA's profiler, and returns a table of where their time goes, by op and by your line; print it.
 

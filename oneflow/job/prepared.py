@@ -28,7 +28,7 @@ class Prepared:
                     raise
         try:
             return self._call_checked(args, kwargs)
-        except Exception as error:
+        except BaseException as error:
             self._failed(error)
             raise
 
@@ -37,7 +37,7 @@ class Prepared:
         def _call_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
             """Any other call, or one that has to be prepared anew."""
 
-        def _failed(self, error: Exception) -> bool:
+        def _failed(self, error: BaseException) -> bool:
             """Told the error of a call: gives it the traceback that users see. Returns whether the call has to be made again."""
 
 

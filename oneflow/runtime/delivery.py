@@ -17,6 +17,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .._base import native
+from .._base.frames import show_users_frames
 from .._base.refuse import refuse
 from .._base.threads import AutoResetEvent
 from ..errors import CallbackError
@@ -390,6 +391,7 @@ class DeliveryThread(Deliveries):
             self._look()
         with contextlib.suppress(BaseException):  # standard error may be closed, or a pipe that nobody reads
             print(f"Exception in a callback of job {job_name!r}:", file=sys.stderr)
+            show_users_frames(error)
             traceback.print_exception(error)
 
     def _wait(self, condition: Callable[[], bool]) -> None:

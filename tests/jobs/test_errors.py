@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import pydoc
+import sys
 import traceback
+from unittest import mock
 
 import jax
 import numpy as np
@@ -403,6 +405,90 @@ def test_tracebacks_of_wrong_programs_show_the_users_frames() -> None:
     for _ in range(2):  # the second time, everything is compiled
         assert functions(lambda: right(np.zeros((2, 2), np.float32))) == []
         right(np.zeros((2, 3), np.float32))
+
+
+def _own(x):
+    try:
+        {}["missing"]
+    except KeyError as error:
+        raise ValueError("my own") from error
+
+
+def _interrupted(x):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "raises, kind, text",
+    [
+        (lambda x: x.sum(), AttributeError, "a Blob has no attribute 'sum'"),
+        (lambda x: flow.math.rellu(x), AttributeError, "no attribute 'rellu'"),
+        (lambda x: flow.math.relu(x, inplace=True), TypeError, "unexpected keyword argument 'inplace'"),
+        (lambda x: no_such_name, NameError, "no_such_name"),  # noqa: F821
+        (lambda x: {}["missing"], KeyError, "missing"),
+        (lambda x: f"{x:.2f}", TypeError, "format"),
+        (lambda x: sys.exit(3), SystemExit, "3"),
+        (lambda x: flow.reshape(x, 3), flow.errors.ArgumentError, "shape"),
+        (_own, ValueError, "^my own$"),
+        (_interrupted, KeyboardInterrupt, "^$"),
+    ],
+)
+def test_tracebacks_of_whatever_a_body_raises_show_the_users_frames(raises, kind, text) -> None:
+    @flow.global_function("predict")
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return raises(x)
+
+    for call in (lambda: job(X), lambda: job(X), lambda: job.submit(X), job.build, job.summary, job.plan, lambda: job.graph):
+        with pytest.raises(kind, match=text) as caught:
+            call()
+        frames = traceback.extract_tb(caught.value.__traceback__)
+        inner = [frame for frame in frames if frame.name != "<lambda>"][1:]
+        assert {frame.filename for frame in frames} == {__file__}
+        assert [frame.name for frame in inner] == ["job", raises.__name__][: 1 if raises.__name__ == "<lambda>" else 2]
+        assert isinstance(caught.value.__context__, KeyError) == (raises is _own)
+        assert isinstance(caught.value.__cause__, KeyError) == (raises is _own)
+
+
+def test_tracebacks_show_the_librarys_frames_where_they_say_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    def files(kind, job):
+        with pytest.raises(kind) as caught:
+            job(X)
+        return {frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)}
+
+    def declared(body):
+        @flow.global_function("predict")
+        def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+            return body(x)
+
+        return job
+
+    with monkeypatch.context() as patched:
+        interrupt = mock.Mock(side_effect=KeyboardInterrupt)
+        patched.setattr(sys.modules["oneflow.job.function"], "warn_of_dead_layers", interrupt)  # after compiling
+        assert files(KeyboardInterrupt, declared(flow.identity)) == {__file__}
+    with monkeypatch.context() as patched:
+        patched.setattr(sys.modules["oneflow.job.building"], "finish", None)  # a defect
+        assert any(file.endswith("building.py") for file in files(TypeError, declared(flow.identity)))
+    flow.config.log_level("debug")
+    try:
+        assert any(file.endswith("building.py") for file in files(KeyError, declared(lambda x: {}["missing"])))
+    finally:
+        flow.config.log_level("notice")
+
+
+def test_tracebacks_of_callbacks_show_the_users_frames(capfd: pytest.CaptureFixture[str]) -> None:
+    @flow.global_function("predict")
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Callback[tp.Numpy]:
+        return x
+
+    def callback(value):
+        {}["missing"]
+
+    job(X)(callback)
+    with pytest.raises(flow.errors.CallbackError):
+        flow.sync_default_session()
+    shown = capfd.readouterr().err
+    assert "in callback\n" in shown and "result.py" not in shown and "KeyError: 'missing'" in shown
 
 
 def test_help_and_dir_show_what_users_need() -> None:

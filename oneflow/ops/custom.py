@@ -413,7 +413,9 @@ def _call_back(run: Any, of: Any, name: str, who: str, specs: Sequence[Spec], ar
             return run(*values)
         except CustomOpError as error:
             callback.report(error, of)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, too: XLA would make an error of its own of it
             wrapped = CustomOpError(f"custom op {shown(name)}: {who} raised {type(error).__name__}: {error}")
             wrapped.__cause__ = error
             callback.report(wrapped, of)

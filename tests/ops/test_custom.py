@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -185,6 +187,18 @@ def test_a_failing_gradient_on_the_host():
     with pytest.raises(CustomOpError, match="(?s)its gradient raised KeyError.*your line  .*test_custom.py") as caught:
         job()
     assert isinstance(caught.value.__cause__, KeyError)
+    np.testing.assert_array_equal(variable(), X)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), asyncio.CancelledError()])
+def test_a_host_function_that_ends_the_program(error):
+    def ends(x):
+        raise error
+
+    job = train(register_host_op(f"ends_{type(error).__name__}", grad=lambda i, o, c: c)(ends))
+    with pytest.raises(CustomOpError, match=rf"its function raised {type(error).__name__}") as caught:
+        job()
+    assert caught.value.__cause__ is error
     np.testing.assert_array_equal(variable(), X)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
-from ._base.command import Parser
+from ._base.command import Parser, add_rest
 from .config._environment import LAUNCHED
 from .errors import ArgumentError
 from .runtime.exit_status import PREEMPTED
@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     add("--all-output", "--all_output", action="store_true", help="show what other processes than the first print, too")
     add("-m", "--module", action="store_true", help="the script is a module's name, as in python -m")
     add("script", help="what each process runs")
-    add("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    add_rest(made, help="what the script is given")
     return made
 
 

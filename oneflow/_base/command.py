@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import NoReturn, TypeGuard
 
 from ..errors import OneFlowError
+from .frames import show_users_frames
+from .source import caller
 
 FOUND, ERROR, INTERRUPTED = 1, 2, 130
 _NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -23,6 +25,11 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(ERROR)
 
 
+def add_rest(parser: argparse.ArgumentParser, **described: str) -> None:
+    """Adds the argument ``arguments``: all that is left of the command line, which may be nothing."""
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, **described).required = False  # some versions of Python ask for it
+
+
 def status_of(
     command: Callable[[], int],
     *,
@@ -33,7 +40,8 @@ def status_of(
     """Runs a command. Returns its exit status.
 
     Args:
-      expected: errors that are printed without a traceback, as ``text`` says; None: whole, see ``in_a_shell``.
+      expected: errors that are printed without a traceback, as ``text`` says; None: whole, see ``in_a_shell``. Others are shown
+        as Python shows those of a script.
       interrupted: printed after Ctrl-C.
     """
     try:
@@ -51,7 +59,9 @@ def status_of(
             print(f"oneflow: cannot write the output: {error.strerror}", file=sys.stderr)
             return ERROR
         if not isinstance(error, expected):
-            raise
+            show_users_frames(error)
+            sys.excepthook(type(error), error, error.__traceback__)
+            return FOUND
         print(f"error: {(text or in_a_shell)(error)}", file=sys.stderr)
         return ERROR
     except KeyboardInterrupt:
@@ -77,8 +87,9 @@ def _discard_output() -> None:
 
 
 def in_a_shell(error: Exception) -> str:
-    """The text of an error without the caller's line, which a shell does not have; what to try is on the same line."""
-    lines = [line for line in str(error).splitlines() if not line.startswith("  your line")]
+    """The text of an error. Of what is not about a line of a script, without one, and what to try is on the same line."""
+    of_the_command = f"  your line  {caller()} "  # where the command was started
+    lines = [line for line in str(error).splitlines() if not f"{line} ".startswith(of_the_command)]
     if len(lines) == 2 and lines[1].startswith("  try "):
         return f"{lines[0]}; try {lines[1].removeprefix('  try ').strip()}"
     return "\n".join(lines)

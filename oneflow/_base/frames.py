@@ -18,8 +18,8 @@ R = TypeVar("R")
 def show_users_frames(error: BaseException) -> None:
     """Leaves the frames of the user's program alone in a traceback: the library's own say nothing about a wrong program.
 
-    All stay when debugging, and where the library itself has a defect. Nor does an error show the one that the library was handling
-    when it raised it, except as a cause.
+    All stay when debugging, and where the library itself has a defect. Nor does an error of the library show the one that it was
+    handling then, except as a cause.
     """
     if logger.isEnabledFor(logging.DEBUG):
         return

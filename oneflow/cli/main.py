@@ -31,7 +31,7 @@ class Command:
 COMMANDS = {
     "checkpoint": Command("oneflow.checkpoint.__main__", "list, show, verify and compare checkpoints"),
     "completion": Command("oneflow.cli.completion", "print the completion script for bash, zsh or fish"),
-    "data": Command("oneflow.data.__main__", "make, show and verify record files"),
+    "data": Command("oneflow.data.__main__", "pack, show and verify record files, and make samples to try things with"),
     "doctor": Command("oneflow.doctor.__main__", "check the installation and the machine, and say how to fix what is wrong"),
     "export": Command("oneflow.cli.export", "write a job as ONNX or StableHLO"),
     "launch": Command("oneflow.launch", "start a script in several processes"),

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._base.refuse import closest
+from .._base.source import without_library
 from ..errors import ArgumentError
 from ..job import JobFunction
 from ..job.function import StoppedAtFirstCallError
@@ -103,6 +104,9 @@ def _run(path: str, arguments: Sequence[str], stop: bool | str) -> StoppedAtFirs
         return stopped
     except SystemExit:
         pass
+    except SyntaxError as error:
+        # Python's own code was running, not yet the script
+        raise error.with_traceback(without_library(error.__traceback__)) from error.__cause__
     finally:
         process.stops_at_first_call = False
         sys.argv, sys.path[:] = argv, search

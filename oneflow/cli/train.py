@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .._base.command import Parser
+from .._base.command import Parser, add_rest
 from ..errors import ArgumentError
 
 _INSTALLED = "share/oneflow-jax/examples/"  # below the prefix of the environment
@@ -28,7 +28,7 @@ def parser() -> Parser:
     )  # fmt: skip
     made.add_argument("--path", action="store_true", help="print the path of the example, to copy it, and do not run it")
     made.add_argument("example", metavar="EXAMPLE", choices=tuple(found), help="its name")
-    made.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="options of the example")
+    add_rest(made, metavar="ARG", help="options of the example")
     return made
 
 

@@ -1,4 +1,4 @@
-"""``oneflow data``: makes, shows and verifies OFRecord part files, and makes test data."""
+"""``oneflow data``: packs, shows and verifies OFRecord part files, and makes test data."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = Parser(
-        prog="oneflow data", description="OFRecord part files: make, show, verify.", epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="oneflow data", description="OFRecord part files: pack, show, verify, and samples to try things with.",
+        epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     verbs = made.add_subparsers(required=True, metavar="VERB")
     kinds = verbs.add_parser("pack", help="turn data into part files").add_subparsers(required=True, metavar="KIND")

@@ -468,6 +468,20 @@ class Blob:
         def __contains__(self, item: Any) -> bool:
             self._refuse("`in` on a Blob", "compare with flow.math.equal and reduce with flow.math.reduce_any")
 
+        def __and__(self, other: Any) -> Blob:
+            self._refuse("`&` on a Blob", "combine masks with flow.math.logical_and(x, y)")
+
+        def __or__(self, other: Any) -> Blob:
+            self._refuse("`|` on a Blob", "combine masks with flow.math.maximum(x, y)")
+
+        def __xor__(self, other: Any) -> Blob:
+            self._refuse("`^` on a Blob", "compare masks with flow.math.not_equal(x, y)")
+
+        __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+        def __invert__(self) -> Blob:
+            self._refuse("`~` on a Blob", "negate a mask with flow.math.equal(x, 0)")
+
         def __float__(self) -> float:
             self._refuse("float() of a Blob", "keep it a Blob and return it from the job; the call gives its number")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, ov
 from .._base.frames import shows_user_frames
 from .._base.generation import V0_3, Generation
 from .._base.refuse import refuse, shown
-from .._base.source import caller
+from .._base.source import caller, of_function
 from ..config import FunctionConfig
 from ..errors import ArgumentError, ModeError
 from ..graph.graph import current_or_none
@@ -161,6 +161,17 @@ def _want_function(function: Any) -> None:
     if not named:
         refuse(ArgumentError, f"flow.global_function decorates a function, got {shown(function)}",
                hint="define the job with def, and put the decorator above it")  # fmt: skip
+    for is_one, kind, hint in _NOT_ORDINARY:
+        if is_one(function):
+            refuse(ArgumentError, f"the body of job {function.__name__!r} is {kind}, and must be an ordinary function",
+                   hint=hint, source=of_function(function))  # fmt: skip
+
+
+_NOT_ORDINARY = (
+    (inspect.iscoroutinefunction, "an async function", "leave `async` out, and write `await job.submit(...)` where it is called"),
+    (inspect.isasyncgenfunction, "an async generator function", "leave `async` out, and return the Blobs"),
+    (inspect.isgeneratorfunction, "a generator function", "return the Blobs, several as a tuple, in the place of `yield`"),
+)
 
 
 def function(function_config: FunctionConfig | None = None) -> JobDecorator:

@@ -65,6 +65,7 @@ def reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> Blob:
     try:
         sizes = tuple([s.__index__() for s in shape])
     except Exception:  # AttributeError, TypeError, or whatever an object of the user's raises
+        _want_one_shape("reshape", x, shape, name)
         _bad_shape(label("reshape", name), x, shape)
     count, total = math.prod(sizes), math.prod(x.shape)
     if count < 0:  # probably one -1
@@ -74,6 +75,13 @@ def reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> Blob:
     if count != total or min(sizes, default=0) <= 0 or type(shape) not in (list, tuple):
         _bad_shape(label("reshape", name), x, shape)
     return emit(_reshape, x, name=name, shape=sizes)
+
+
+def _want_one_shape(op: str, x: Blob, shape: Any, name: Any) -> None:
+    """Refuses sizes that are given one by one."""
+    if isinstance(shape, int) and isinstance(name, int):
+        rule = f"shape must be one list or tuple of ints, got {shape} and {name}"
+        fail(ArgumentError, op, rule, (x,), f"flow.{op}(x, ({shape}, {name}))")
 
 
 def _bad_shape(what: str, x: Blob, shape: Any) -> NoReturn:
@@ -104,8 +112,9 @@ def dynamic_reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> B
     Raises: ShapeError, ArgumentError.
     Example: >>> y = flow.dynamic_reshape(x, [-1, 12])   # (2, 3, 4) -> (2, 12)
     """
+    want.blob("dynamic_reshape", "x", x)
+    _want_one_shape("dynamic_reshape", x, shape, name)
     what = label("dynamic_reshape", name)
-    want.blob(what, "x", x)
     if not isinstance(shape, (list, tuple)):
         _bad_shape(what, x, shape)
     sizes = want.ints(what, "shape", shape)

@@ -189,6 +189,10 @@ def test_loss_without_variables():
         (lambda x: np.ones((2, 3)) + x, "feed the array"),
         (lambda x: 1 if x > 0 else 2, "flow.where"),
         (lambda x: x in [1], "truth of a Blob"),
+        (lambda x: (x > 0) & (x < 1), "flow.math.logical_and(x, y)"),
+        (lambda x: True | (x > 0), "flow.math.maximum(x, y)"),
+        (lambda x: (x > 0) ^ (x < 1), "flow.math.not_equal(x, y)"),
+        (lambda x: ~(x > 0), "flow.math.equal(x, 0)"),
     ],
 )
 def test_a_blob_is_not_a_number(use, text):
@@ -354,6 +358,39 @@ def test_declaring_wrongly():
     assert caught.value.__context__ is None
 
     refused(nested, errors.ModeError, "inside the body")
+
+
+def test_a_body_is_an_ordinary_function():
+    async def coroutine(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return x
+
+    def generator(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        yield x
+
+    async def both(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        yield x
+
+    for body, kind, advice in (
+        (coroutine, "an async function", r"await job.submit\(...\)"), (generator, "a generator function", "return the Blobs"),
+        (both, "an async generator function", "return the Blobs"),
+    ):  # fmt: skip
+        line = body.__code__.co_firstlineno
+        text = rf"(?s)'{body.__name__}' is {kind}, .*your line .*test_errors.py:{line}.*try .*{advice}"
+        with pytest.raises(errors.ArgumentError, match=text):
+            flow.global_function()(body)
+
+
+def test_sizes_that_are_given_one_by_one():
+    def body(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return flow.reshape(x, 3, 2)
+
+    refused(body, errors.ArgumentError, "try        flow.reshape(x, (3, 2))", "got 3 and 2")
+
+    def dynamic(x: tp.ListNumpy.Placeholder((2, 3))) -> tp.ListNumpy:
+        return flow.reshape(x, 3, -1)
+
+    with pytest.raises(errors.ArgumentError, match=r"flow.dynamic_reshape\(x, \(3, -1\)\)"):
+        flow.global_function()(dynamic)([X])
 
 
 def test_a_result_is_not_its_value():

@@ -18,6 +18,7 @@ from ..job import JobFunction
 
 Rename = Mapping[str, str] | Callable[[str], str]
 Axes = tuple[int, ...]
+Target = tuple[Variable, Axes | None]
 
 # names in PyTorch, and the names that layers here may use
 _KINDS = {
@@ -28,6 +29,7 @@ _KINDS = {
 }
 _TORCH = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
 _IGNORED = "num_batches_tracked"
+_MOST_LAYERS = 8  # in a hint
 
 
 def from_torch(
@@ -78,7 +80,7 @@ def from_torch(
         taken_from[target] = name
         variable, axes = variables[target]
         array = as_array(tensor, f"state_dict[{name!r}]")
-        turned = array.transpose(axes) if axes is not None and array.ndim == len(axes) else array
+        turned = _turned(array, axes)
         if turned.shape != variable.shape:
             how = "" if turned is array else f", permuted to {turned.shape}"
             misfits.append((name, f"{array.shape}{how}; variable {target!r} is {variable.shape}"))
@@ -88,7 +90,7 @@ def from_torch(
         refuse(ShapeError, f"the shapes of {len(misfits)} tensor(s) differ from those of their variables", found=misfits[:20])
     missing = [name for name in variables if name not in values]
     if strict and (missing or unused):
-        _refuse_names(missing, unused)
+        _refuse_names(missing, unused, _matching_layers(state_dict, unused, {name: variables[name] for name in missing}))
     return values
 
 
@@ -158,14 +160,40 @@ def _replaced(name: str, table: Mapping[str, str]) -> str:
     return name
 
 
-def _refuse_names(missing: list[str], unused: list[str]) -> None:
+def _matching_layers(state_dict: Mapping[str, Any], unused: list[str], missing: Mapping[str, Target]) -> dict[str, str]:
+    """Layers of a state_dict whose tensors fit the variables of a layer here; where they fit those of several, a similar name."""
+    layers: dict[str, list[str]] = {}
+    for name in unused:
+        layers.setdefault(name.rpartition(".")[0] or name, []).append(name)
+    free = dict.fromkeys([name.rpartition("-")[0] or name for name in missing] + list(missing))
+    found = {}
+    for layer, names in layers.items():
+        fitting = [ours for ours in free if all(_fits(state_dict[n], ours + n[len(layer) :], missing) for n in names)]
+        chosen = fitting if len(fitting) == 1 else closest(layer.replace(".", "-"), fitting, count=1)
+        if chosen:
+            found[layer] = chosen[0]
+            del free[chosen[0]]
+    return found
+
+
+def _fits(tensor: Any, name: str, variables: Mapping[str, Target]) -> bool:
+    target = next((n for n in _candidates(name) if n in variables), None)
+    if target is None:
+        return False
+    variable, axes = variables[target]
+    return _turned(np.broadcast_to(0, np.shape(tensor)), axes).shape == variable.shape
+
+
+def _refuse_names(missing: list[str], unused: list[str], layers: Mapping[str, str]) -> None:
     found = []
     if missing:
         found.append(("no value for", _listed(missing)))
     if unused:
         found.append(("no variable for", _listed(unused)))
-    near = closest(unused[0].replace(".", "-"), missing, count=1) if unused and missing else []
-    hint = f'rename={{"{unused[0]}": "{near[0]}"}}' if near else "map the names with rename=..., or skip them with strict=False"
+    shown_layers = ", ".join(f'"{theirs}": "{ours}"' for theirs, ours in list(layers.items())[:_MOST_LAYERS])
+    more = ", ..." if len(layers) > _MOST_LAYERS else ""
+    general = 'map layers with rename={"layer.there": "layer-here"}, or skip these names with strict=False'
+    hint = f"rename={{{shown_layers}{more}}}" if layers else general
     refuse(ArgumentError, "the names of the state_dict and of the job's variables do not match", found=found, hint=hint)
 
 
@@ -174,6 +202,10 @@ def _listed(names: list[str], most: int = 20) -> str:
 
 
 # --- values
+
+
+def _turned(array: np.ndarray, axes: Axes | None) -> np.ndarray:
+    return array.transpose(axes) if axes is not None and array.ndim == len(axes) else array
 
 
 def _converted(name: str, array: np.ndarray, variable: Variable) -> np.ndarray:
@@ -187,10 +219,10 @@ def _converted(name: str, array: np.ndarray, variable: Variable) -> np.ndarray:
 # --- the order of axes, from how a job uses a variable
 
 
-def _variables(job: Any) -> dict[str, tuple[Variable, Axes | None]]:
+def _variables(job: Any) -> dict[str, Target]:
     """The parameters and statistics of jobs, each with the axes by which PyTorch's tensor is transposed."""
     jobs = list(job) if isinstance(job, (list, tuple)) else [job]
-    found: dict[str, tuple[Variable, Axes | None]] = {}
+    found: dict[str, Target] = {}
     for each in jobs:
         if not isinstance(each, JobFunction):
             refuse(ArgumentError, f"job must be a job function, or a list of them, got {shown(each)}")

@@ -171,12 +171,31 @@ def test_several_jobs_and_other_types():
     np.testing.assert_array_equal(flow.interop.from_torch(arrays, [one, other])["c-weight"], values["c-weight"])
 
 
+def test_layers_of_other_names_are_matched_by_their_shapes():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3, 6, 6))) -> tp.Numpy:
+        y = flow.layers.conv2d(x, 4, 3, padding="SAME", data_format="NCHW", name="conv")
+        y = flow.nn.relu(flow.layers.batch_normalization(y, axis=1, training=False, name="bn"))
+        return flow.layers.dense(flow.reshape(y, (2, -1)), 5, name="fc")
+
+    def sequence(size, features):
+        return nn.Sequential(
+            nn.Conv2d(3, 4, size, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(features, 5)
+        ).state_dict()
+
+    with pytest.raises(ArgumentError, match='try        rename={"0": "conv", "1": "bn", "4": "fc"}$'):
+        flow.interop.from_torch(sequence(3, 144), job)
+    assert len(flow.interop.from_torch(sequence(3, 144), job, {"0": "conv", "1": "bn", "4": "fc"})) == 8
+    with pytest.raises(ArgumentError, match='try        rename={"1": "bn"}$'):
+        flow.interop.from_torch(sequence(5, 64), job)
+    with pytest.raises(ArgumentError, match="try        map layers with rename="):
+        flow.interop.from_torch({"0.weight": torch.zeros(7)}, job)
+
+
 def test_what_does_not_fit():
     state = linears(a=3, b=1).state_dict()
     job = dense_job()
-    with pytest.raises(
-        ArgumentError, match=r'(?s)no value for *a-weight.*no variable for *aa.weight.*rename={"aa.weight": "a-weight"}'
-    ):
+    with pytest.raises(ArgumentError, match=r'(?s)no value for *a-weight.*no variable for *aa.weight.*try *rename={"aa": "a"}$'):
         flow.interop.from_torch({"aa.weight": state["a.weight"]}, job)
     part = {"aa.weight": state["a.weight"], "a.bias": state["a.bias"]}
     assert flow.interop.from_torch(part, job, strict=False).keys() == {"a-bias"}

@@ -7,7 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn, TypeGuard
+from typing import Any, NoReturn, TypeGuard
 
 from ..errors import OneFlowError
 from .frames import show_users_frames
@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(ERROR)
 
 
-def add_rest(parser: argparse.ArgumentParser, **described: str) -> None:
+def add_rest(parser: argparse.ArgumentParser, **described: Any) -> None:
     """Adds the argument ``arguments``: all that is left of the command line, which may be nothing."""
     parser.add_argument("arguments", nargs=argparse.REMAINDER, **described).required = False  # some versions of Python ask for it
 

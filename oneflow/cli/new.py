@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,6 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         place = error.filename or "the output"
         raise ArgumentError(f"{shown(place)}: {error.strerror}\n  try        a directory that you may write to") from error
-    print(f"next: cd {target} && python train.py --steps 100")
+    print(f"next: cd {shlex.quote(str(target))} && python train.py --steps 100")
     print("its tests: pip install pytest && python -m pytest")
     return 0

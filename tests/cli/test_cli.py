@@ -280,6 +280,11 @@ def test_a_new_project_passes_its_tests_and_is_a_script_for_the_other_commands(t
     assert "# digits" in (project / "README.md").read_text()
 
 
+def test_the_next_step_is_a_command_for_a_shell(tmp_path, capsys):
+    assert main(["new", str(tmp_path / "my digits")]) == 0
+    assert f"next: cd '{tmp_path}/my digits' && python train.py" in capsys.readouterr().out
+
+
 def test_examples_by_their_names(capsys):
     assert {"lenet", "gpt", "images"} <= examples().keys()
     assert main(["train", "--path", "lenet"]) == 0

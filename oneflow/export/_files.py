@@ -1,16 +1,13 @@
-"""Writing a model's file: at every instant the path is as before, or the whole file."""
+"""The path and the largest size of a model's file."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from .._base import check
 from .._base.refuse import refuse
-from ..errors import ArgumentError, ExportError
+from ..errors import ArgumentError
 
 LARGEST_FILE = (1 << 31) - 1  # bytes: the largest flatbuffer (StableHLO), and the largest protobuf message (ONNX)
 
@@ -21,25 +18,3 @@ def as_path(what: str, path: Any) -> Path:
     if problem:
         refuse(ArgumentError, f"{what}: the file's path {problem}")
     return Path(text)
-
-
-@contextmanager
-def replacing(what: str, path: Path) -> Iterator[Path]:
-    """A path beside ``path`` to write to, which is moved there in the end. Raises ExportError where the disk refuses."""
-    staged = path.with_name(f"{path.name}.{os.getpid()}.saving")
-    problem: Exception | None = None
-    try:
-        yield staged
-        os.replace(staged, path)
-    except OSError as error:
-        problem = error
-    finally:
-        with suppress(OSError):
-            staged.unlink()
-    if problem is not None:
-        reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
-        try:
-            hint = "" if path.parent.is_dir() else f"create the directory {str(path.parent)!r} first"
-            refuse(ExportError, f"{what}: {str(path)!r} cannot be written: {reason}", hint=hint)
-        except ExportError as refusal:
-            raise refusal from problem

@@ -22,13 +22,14 @@ from .._base.extras import need
 from .._base.files import read_regular
 from .._base.jax import jax
 from .._base.refuse import refuse, shown
+from .._base.whole_files import replacing
 from ..checkpoint import safetensors
 from ..compiler.precision import narrowed
 from ..errors import ArgumentError, ExportError, FeedDtypeError, FeedError, FeedShapeError
 from ..graph.graph import OP_VARIABLE
 from ..graph.node import Blob, Node
 from ._axes import is_open
-from ._files import LARGEST_FILE, as_path, replacing
+from ._files import LARGEST_FILE, as_path
 from ._job import DynamicAxes, ExportedJob, exported_job, is_wide, mapped
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")

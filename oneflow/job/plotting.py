@@ -28,7 +28,8 @@ def plot_model(job: JobFunction[..., Any], path: str | os.PathLike[str], depth: 
       depth: how many levels of modules are opened: 1 shows the outermost ones, 0 all ops. By default as many as fit into a
         readable picture.
     Raises:
-      ArgumentError: not a job, another ending, or a depth that is not an int >= 0. What building the job raises.
+      ArgumentError: not a job, another ending, or a depth that is not an int >= 0. ExportError: the file cannot be written. What
+        building the job raises.
     Example: >>> flow.plot_model(job, "job.svg")
     """
     if not isinstance(job, JobFunction):
@@ -43,7 +44,10 @@ def plot_model(job: JobFunction[..., Any], path: str | os.PathLike[str], depth: 
         depth, problem = check.integer(depth, low=0)
         if problem:
             refuse(ArgumentError, f"depth of flow.plot_model {problem}")
-    from .._reports.diagram import diagram  # here, because few programs draw
+    from pathlib import Path  # here, because few programs draw
+
+    from .._base.whole_files import replacing
+    from .._reports.diagram import diagram
     from .._reports.pictures import dot, html, mermaid, svg
 
     graph = job.graph
@@ -52,8 +56,8 @@ def plot_model(job: JobFunction[..., Any], path: str | os.PathLike[str], depth: 
         text = html(made, job.summary()._repr_html_())
     else:
         text = {".svg": svg, ".dot": dot, ".mmd": mermaid}[ending](made)
-    with open(target, "w", encoding="utf-8") as opened:
-        opened.write(text)
+    with replacing("flow.plot_model", Path(target)) as staged:
+        staged.write_text(text, encoding="utf-8")
 
 
 def _blobs(value: Any) -> Iterator[Blob]:

@@ -14,9 +14,10 @@ from .._base.dtype import from_numpy
 from .._base.extras import need
 from .._base.refuse import refuse, shown, warn
 from .._base.version import __version__
+from .._base.whole_files import replacing
 from ..errors import ArgumentError, JobWarning
 from ..export._axes import is_open
-from ..export._files import as_path, replacing
+from ..export._files import as_path
 from ..export._job import DynamicAxes, ExportedJob, exported_job, refuse_all
 from ..graph.node import Node
 from ._emitter import TYPES, Emitter

@@ -136,6 +136,20 @@ def test_graphviz_and_mermaid(tmp_path):
         assert numbers == {str(i) for i in range(len(numbers))}
 
 
+def test_a_picture_that_cannot_be_written(tmp_path):
+    @flow.global_function("predict")
+    def job(x: tp.Numpy.Placeholder((2, 4))) -> tp.Numpy:
+        return x
+
+    text = r"(?s)flow.plot_model: .*no/job.svg' cannot be written: No such file.*your line .*test_pictures.py.*create the dir"
+    with pytest.raises(flow.errors.ExportError, match=text):
+        flow.plot_model(job, tmp_path / "no" / "job.svg")
+    (tmp_path / "job.dot").mkdir()
+    with pytest.raises(flow.errors.ExportError, match="cannot be written"):
+        flow.plot_model(job, tmp_path / "job.dot")
+    assert [path.name for path in tmp_path.iterdir()] == ["job.dot"]
+
+
 def test_names_are_escaped(tmp_path):
     @flow.global_function("predict")
     def job(x: tp.Numpy.Placeholder((2, 4))) -> tp.Numpy:

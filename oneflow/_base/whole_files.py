@@ -1,0 +1,33 @@
+"""Writing a file: at every instant the path is as before, or the whole file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..errors import ExportError
+from .refuse import refuse
+
+
+@contextmanager
+def replacing(what: str, path: Path) -> Iterator[Path]:
+    """A path beside ``path`` to write to, which is moved there in the end. Raises ExportError where the disk refuses."""
+    staged = path.with_name(f"{path.name}.{os.getpid()}.saving")
+    problem: Exception | None = None
+    try:
+        yield staged
+        os.replace(staged, path)
+    except OSError as error:
+        problem = error
+    finally:
+        with suppress(OSError):
+            staged.unlink()
+    if problem is not None:
+        reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
+        try:
+            hint = "" if path.parent.is_dir() else f"create the directory {str(path.parent)!r} first"
+            refuse(ExportError, f"{what}: {str(path)!r} cannot be written: {reason}", hint=hint)
+        except ExportError as refusal:
+            raise refusal from problem

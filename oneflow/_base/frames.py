@@ -26,9 +26,16 @@ def show_users_frames(error: BaseException) -> None:
     is_ours = isinstance(error, OneFlowError) or not isinstance(error, Exception)  # or Ctrl-C, or an exit
     if is_ours or not is_accident(error):
         error.__traceback__ = without_library(error.__traceback__)
-    if isinstance(error, OneFlowError):
-        while error.__context__ is not None and begins_in_library(error.__context__.__traceback__):
-            error.__context__ = error.__context__.__context__
+    if is_ours:
+        error.__context__ = _not_the_librarys(error.__context__)
+    if isinstance(error, KeyboardInterrupt) and error.__cause__ is not None:  # JAX says so where in our code it was
+        error.__cause__ = _not_the_librarys(error.__cause__)
+
+
+def _not_the_librarys(handled: BaseException | None) -> BaseException | None:
+    while handled is not None and begins_in_library(handled.__traceback__):
+        handled = handled.__context__
+    return handled
 
 
 def shows_user_frames(function: Callable[P, R]) -> Callable[P, R]:

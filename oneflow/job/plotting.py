@@ -28,8 +28,8 @@ def plot_model(job: JobFunction[..., Any], path: str | os.PathLike[str], depth: 
       depth: how many levels of modules are opened: 1 shows the outermost ones, 0 all ops. By default as many as fit into a
         readable picture.
     Raises:
-      ArgumentError: not a job, another ending, or a depth that is not an int >= 0. ExportError: the file cannot be written. What
-        building the job raises.
+      ArgumentError: not a job, another ending, or a depth that is not an int >= 0. What building the job raises.
+      ExportError: the file cannot be written.
     Example: >>> flow.plot_model(job, "job.svg")
     """
     if not isinstance(job, JobFunction):

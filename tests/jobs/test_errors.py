@@ -500,9 +500,14 @@ def test_tracebacks_show_the_librarys_frames_where_they_say_something(monkeypatc
         return job
 
     with monkeypatch.context() as patched:
-        interrupt = mock.Mock(side_effect=KeyboardInterrupt)
-        patched.setattr(sys.modules["oneflow.job.function"], "warn_of_dead_layers", interrupt)  # after compiling
+        interrupt = KeyboardInterrupt()
+        with pytest.raises(flow.errors.ModeError) as caught:
+            flow.identity(None)
+        interrupt.__cause__ = caught.value.with_traceback(caught.tb.tb_next)  # as JAX adds one, which begins in our code
+        at_the_end = mock.Mock(side_effect=interrupt)
+        patched.setattr(sys.modules["oneflow.job.function"], "warn_of_dead_layers", at_the_end)  # of compiling
         assert files(KeyboardInterrupt, declared(flow.identity)) == {__file__}
+        assert interrupt.__cause__ is None
     with monkeypatch.context() as patched:
         patched.setattr(sys.modules["oneflow.job.building"], "finish", None)  # a defect
         assert any(file.endswith("building.py") for file in files(TypeError, declared(flow.identity)))

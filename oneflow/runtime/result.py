@@ -296,6 +296,12 @@ class Result(Record, concurrent.futures.Future[T]):
 
     # --- as an array
 
+    def __copy__(self) -> Result[T]:
+        return self  # of one call, whose value nobody would give a copy
+
+    def __deepcopy__(self, memo: Any) -> Result[T]:
+        return self
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.result(), dtype, copy=copy)
 

@@ -98,8 +98,8 @@ class PackedProductPack final : public Operation {
 
 bool can_be_packed_gemm(const ProductSpec& s) { return runs_kernels(false) && s.is_float32() && s.groups == 1; }
 
-// oneDNN's convolutions are about as fast for many rows, and faster where many windows would have to be written out; its products of
-// matrices are, too, but call a function for each number of what follows.
+// oneDNN's convolutions are about as fast for many rows, and faster where many windows would have to be written out. Its products
+// of matrices are as fast, too, but call a function for each number of what follows.
 bool is_for_packed_gemm(const ProductSpec& s) {
   constexpr int64_t kMostRows = 512, kMostWindows = 64;
   if (isa() != Isa::kAvx2 || !can_be_packed_gemm(s)) return false;

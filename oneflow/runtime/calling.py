@@ -142,6 +142,7 @@ def _synchronous(feeds: Feeds, launch: Launch, delivery: Delivery) -> Call:
         if deliveries.attention:
             deliveries.before_call(delivery.job_name)
         start = perf_counter()
+        results: Any = ()
         try:
             enter(None)  # here: an interruption is raised after it
             while True:
@@ -159,6 +160,9 @@ def _synchronous(feeds: Feeds, launch: Launch, delivery: Delivery) -> Call:
             if not watches:
                 finished(results)
                 results = array = None  # freeing arrays is C++ code, too
+        except BaseException:  # of Ctrl-C, or of another signal's handler
+            process.abandoned.add(results)
+            raise
         finally:
             leave()
         if watches:

@@ -24,7 +24,7 @@ from .concurrent_weak_set import ConcurrentWeakSet
 from .delivery import DeliveryThread
 from .exit_status import exit_status
 from .gate import Gate, Results
-from .waiting import Uninterrupted
+from .waiting import Abandoned, Uninterrupted
 
 _STOP_SECONDS = 1.0
 _POOL_SECONDS = 5.0
@@ -79,7 +79,8 @@ class Process:
         self.lock = threading.RLock()
         self.delivery = DeliveryThread()
         self.collectives = Gate(_CALLS_WITH_COLLECTIVES)
-        self.uninterrupted = Uninterrupted()
+        self.abandoned = Abandoned()
+        self.uninterrupted = Uninterrupted(self.abandoned)
         self.saves = Background()
         self.calls: deque[None] = deque()
 
@@ -144,7 +145,7 @@ class Process:
         if self._forked:
             return
         if not (self._kept_in_child or self._is_started):  # without JAX the child is a process like any other
-            self.uninterrupted = Uninterrupted()  # of its threads, there is none
+            self.uninterrupted = Uninterrupted(self.abandoned)  # of its threads, there is none
             return
         self._forked = True
         process_state.after_fork()
@@ -226,9 +227,9 @@ class Process:
                 deadline = time.monotonic() + _STOP_SECONDS
                 harmless = not delivery.thread.is_alive()
             is_held = self.lock.acquire(timeout=max(deadline - time.monotonic(), 0.0001))
-            while (self.calls or self.uninterrupted.compiling) and time.monotonic() < deadline:
+            while self._is_computing() and time.monotonic() < deadline:
                 time.sleep(0.0005)
-            harmless = harmless and readers_ended and self.saves.is_idle() and not self.uninterrupted.compiling and not self.calls
+            harmless = harmless and readers_ended and self.saves.is_idle() and not self._is_computing()
             if is_held and harmless and not _has_daemon_threads_of_others():
                 return
         if lost_threads.let_threads_hang():
@@ -239,6 +240,9 @@ class Process:
             logging.shutdown()
         failed = delivery.unraised() or self.saves.error
         os._exit(130 if interrupted else exit_status.expected(failed=bool(failed)))
+
+    def _is_computing(self) -> bool:
+        return bool(self.calls or self.uninterrupted.compiling) or not self.abandoned.is_over()
 
 
 def _has_daemon_threads_of_others() -> bool:

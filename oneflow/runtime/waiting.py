@@ -29,10 +29,36 @@ def wait_interruptibly(arrays: list[Any]) -> None:
         nap = min(nap * 2, _LONGEST_NAP)
 
 
-class Uninterrupted:
-    """Runs work on threads of its own: Ctrl-C, which Python raises on the main thread alone, cannot cut it in two."""
+class Abandoned:
+    """What devices still compute for calls that Ctrl-C has left: when it is done, their threads need an interpreter."""
 
     def __init__(self) -> None:
+        self._arrays: list[Any] = []
+
+    def add(self, results: Any) -> None:
+        """Takes the results of such a call: nested tuples of arrays, or of what is none."""
+        self._arrays = [a for a in self._arrays if not _is_ready(a)] + [a for a in flat((results,)) if hasattr(a, "is_ready")]
+
+    def is_over(self) -> bool:
+        """Whether nothing is computed any more."""
+        return all(map(_is_ready, self._arrays))
+
+
+def _is_ready(array: Any) -> bool:
+    try:
+        return bool(array.is_ready())
+    except RuntimeError:  # it was given to another call, or deleted
+        return True
+
+
+class Uninterrupted:
+    """Runs work on threads of its own: Ctrl-C, which Python raises on the main thread alone, cannot cut it in two.
+
+    ``abandoned``: gets the results of work that Ctrl-C has left.
+    """
+
+    def __init__(self, abandoned: Abandoned) -> None:
+        self._abandoned = abandoned
         self.compiling: set[_Task] = set()  # what may be in C++ code without holding the dispatch lock
         self._idle: deque[SimpleQueue[_Task]] = deque()  # what threads that do nothing wait for
         self._has_stopped = False
@@ -68,6 +94,9 @@ class Uninterrupted:
                 break
             except BaseException as found:
                 if not to_the_end:
+                    task.is_left = True
+                    if task.done.is_set():
+                        self._abandoned.add(task.value)
                     raise
                 interrupt = found
         if interrupt is not None:
@@ -86,14 +115,17 @@ class Uninterrupted:
             self.compiling.discard(task)
             self._idle.append(tasks)  # the next task may come as soon as this one is known to be done
             task.done.set()
+            if task.is_left:
+                self._abandoned.add(task.value)
             del task  # it holds the arrays of a call
 
 
 class _Task:
-    __slots__ = ("work", "done", "value", "error")
+    __slots__ = ("work", "done", "value", "error", "is_left")
 
     def __init__(self, work: Callable[[], Any]):
         self.work = work
         self.done = threading.Event()
         self.value: Any = None
         self.error: BaseException | None = None
+        self.is_left = False  # by who waited for it

@@ -1218,6 +1218,32 @@ except SystemExit as error:
 # --- interrupts
 
 
+@pytest.mark.parametrize("kind", ["predict", "train"])
+def test_a_program_may_end_while_a_call_that_was_interrupted_is_computed(kind):
+    done = run(f"""
+import signal
+@flow.global_function({kind!r})
+def long(x: tp.Numpy.Placeholder((32, 8, 96, 96))) -> tp.Numpy:
+    for i in range({40 if kind == "train" else 120}):
+        x = flow.layers.conv2d(x, 8, 3, padding="SAME", name=f"c{{i}}")
+    loss = flow.math.reduce_mean(x)
+    if {kind!r} == "train":
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
+    return loss
+x = np.ones((32, 8, 96, 96), np.float32)
+long(x)
+began = time.monotonic()
+long(x)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+signal.setitimer(signal.ITIMER_REAL, (time.monotonic() - began) / 5)
+try:
+    long(x)
+except KeyboardInterrupt:
+    print("interrupted")
+""")
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), (done.returncode, done.stderr)
+
+
 def test_an_interrupted_load_is_done_or_not_begun(tmp_path):
     done = run(
         f"""

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -33,15 +34,27 @@ class Abandoned:
     """What devices still compute for calls that Ctrl-C has left: when it is done, their threads need an interpreter."""
 
     def __init__(self) -> None:
-        self._arrays: list[Any] = []
+        self._waiting: list[threading.Thread] = []
 
     def add(self, results: Any) -> None:
-        """Takes the results of such a call: nested tuples of arrays, or of what is none."""
-        self._arrays = [a for a in self._arrays if not _is_ready(a)] + [a for a in flat((results,)) if hasattr(a, "is_ready")]
+        """Keeps the results of such a call until they are computed: nested tuples of arrays, or of what is none."""
+        arrays = [a for a in flat((results,)) if hasattr(a, "is_ready")]
+        self._waiting = [thread for thread in self._waiting if thread.is_alive()]
+        if arrays and not all(map(_is_ready, arrays)):
+            thread = threading.Thread(target=_keep, args=(arrays,), name="oneflow-abandoned", daemon=True)
+            with suppress(RuntimeError):  # Python starts no thread any more
+                thread.start()
+                self._waiting.append(thread)
 
     def is_over(self) -> bool:
         """Whether nothing is computed any more."""
-        return all(map(_is_ready, self._arrays))
+        return not any(thread.is_alive() for thread in self._waiting)
+
+
+def _keep(arrays: list[Any]) -> None:
+    while not all(map(_is_ready, arrays)):
+        time.sleep(_LONGEST_NAP)
+    arrays.clear()
 
 
 def _is_ready(array: Any) -> bool:

@@ -19,9 +19,7 @@ GemmShape shape_of(const ConvSpec& s, int64_t rows) {
 
 bool BlockedIm2col::takes(const ConvSpec& s) {
   constexpr int64_t kMostSums = 1 << 18;  // of which each thread has its own
-  const auto& [compute, operands] = s.dtypes;
-  const bool is_float32 = std::all_of(std::begin(operands), std::end(operands), [](dt type) { return type == dt::f32; });
-  return isa() == Isa::kAvx2 && is_float32 && compute == dt::f32 && s.groups == 1 && s.kind != ConvSpec::kBackwardData &&
+  return isa() == Isa::kAvx2 && s.dtypes.are_float32() && s.groups == 1 && s.kind != ConvSpec::kBackwardData &&
          s.kernel[0] * s.columns() <= kMostSums;
 }
 

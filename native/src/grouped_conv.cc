@@ -338,9 +338,9 @@ class GroupedConv {
 // Whether the kernel of this name, oneDNN's, is slower: its own for vectors of one group is (by 1.0 to 1.9 times) where most
 // lanes have outputs here.
 bool is_slower(const std::string& name, int64_t inputs, int64_t outputs) {
-  constexpr int64_t kMostLanes = 6;
+  constexpr int64_t kLeastLanes = 6;  // of the last vector
   if (is_slow_implementation(name)) return isa() != Isa::kNone;
-  const bool fills_lanes = GroupedConv::is_narrow(inputs, outputs) || (outputs + kLanes - 1) % kLanes >= kMostLanes - 1;
+  const bool fills_lanes = GroupedConv::is_narrow(inputs, outputs) || (outputs - 1) % kLanes + 1 >= kLeastLanes;
   return isa() == Isa::kAvx2 && name == "jit:avx2" && fills_lanes;
 }
 
@@ -447,9 +447,7 @@ class GroupedPack final : public Operation {
 }  // namespace
 
 bool is_for_grouped_conv(const ConvSpec& s, const std::string& name) {
-  const bool is_float32 =
-      std::all_of(std::begin(s.dtypes.operands), std::end(s.dtypes.operands), [](dt type) { return type == dt::f32; });
-  if (s.groups == 1 || !is_float32 || s.dtypes.compute != dt::f32) return false;
+  if (s.groups == 1 || !s.dtypes.are_float32()) return false;
   const int64_t inputs = s.kernel[1], outputs = s.kernel[0] / s.groups;
   if (s.kind == ConvSpec::kForward) return is_slower(name, inputs, outputs);
   if (s.kind == ConvSpec::kBackwardWeights) return GroupedConv::is_narrow(inputs, outputs) && is_slower(name, inputs, outputs);

@@ -19,6 +19,13 @@ inline size_t bytes_of(dt type) { return dnnl::memory::data_type_size(type); }
 struct Dtypes {
   dt compute;
   dt operands[3];
+
+  bool are_float32() const {
+    for (const dt operand : operands) {
+      if (operand != dt::f32) return false;
+    }
+    return compute == dt::f32;
+  }
 };
 
 inline size_t element_count(const dims& shape) {

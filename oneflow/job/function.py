@@ -255,7 +255,7 @@ class JobFunction(Prepared, Generic[P, R_co]):
         if submit is not None and not kwargs:
             try:
                 return submit(args)
-            except Exception as error:
+            except BaseException as error:
                 if not self._failed(error):
                     raise
         try:
@@ -264,7 +264,6 @@ class JobFunction(Prepared, Generic[P, R_co]):
             self._failed(error)
             raise
 
-    @shows_user_frames
     def _call_checked(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, submits: bool = False) -> Any:
         """The first call, calls of inputs whose shapes vary, and calls at the wrong place."""
         if current_or_none() is not None:

@@ -23,7 +23,7 @@ class Prepared:
         if call is not None and not kwargs:
             try:
                 return call(args)
-            except Exception as error:
+            except BaseException as error:
                 if not self._failed(error):
                     raise
         try:

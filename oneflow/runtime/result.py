@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
 import numpy as np
 
 from .._base import check, jax_versions, native
+from .._base.frames import show_users_frames
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, ResultError
 from ..graph.graph import Watch
@@ -159,6 +160,15 @@ class Result(Record, concurrent.futures.Future[T]):
           TimeoutError: the value is not there after ``timeout`` seconds; the call goes on.
           CallbackError: a ``watch`` handler of this call failed.
         """
+        try:
+            return self._result(timeout)
+        except BaseException as error:
+            show_users_frames(error)
+            raise
+
+    get = result
+
+    def _result(self, timeout: float | None) -> T:
         delivery = self.delivery
         self.is_touched = True  # before the look at ``passed``: who passes it sets that before it looks
         delivery.deliverer.moved_on(self.thread)
@@ -180,8 +190,6 @@ class Result(Record, concurrent.futures.Future[T]):
             delivery.seconds = time.perf_counter() - start
             self._forget()
         return self._value
-
-    get = result
 
     def _forget(self) -> None:
         """Releases the device's arrays behind the value. Those that show that the call is over stay."""

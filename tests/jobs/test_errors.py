@@ -508,6 +508,12 @@ def test_tracebacks_show_the_librarys_frames_where_they_say_something(monkeypatc
         patched.setattr(sys.modules["oneflow.job.function"], "warn_of_dead_layers", at_the_end)  # of compiling
         assert files(KeyboardInterrupt, declared(flow.identity)) == {__file__}
         assert interrupt.__cause__ is None
+    result = declared(flow.identity).submit(X)
+    for error in (KeyboardInterrupt(), flow.errors.ExecutionError("no memory")):
+        result.delivery.convert = mock.Mock(side_effect=error)
+        with pytest.raises(type(error)) as caught:
+            result.result()
+        assert {str(frame.path) for frame in caught.traceback} == {__file__}
     with monkeypatch.context() as patched:
         patched.setattr(sys.modules["oneflow.job.building"], "finish", None)  # a defect
         assert any(file.endswith("building.py") for file in files(TypeError, declared(flow.identity)))

@@ -587,10 +587,9 @@ PyObject* pass_on(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
-// Whether the call that has raised the present error has to be made again. Where it is an Exception, ``_failed`` of the job is
-// asked, which may change its traceback. An error stays set.
+// Whether the call that has raised the present error has to be made again: ``_failed`` of the job is asked, which may change the
+// error's traceback. An error stays set.
 bool must_be_made_again(PyObject* job) {
-  if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
   PyObject *type, *error, *traceback;
   PyErr_Fetch(&type, &error, &traceback);
   PyErr_NormalizeException(&type, &error, &traceback);

@@ -216,6 +216,8 @@ def _results(call: str, spec: list[int]) -> int:
     """How many results a call has."""
     if call == "lstm_cell_grad":
         return 1 + spec[-1]
+    if call == "layer_norm_grad":
+        return 1 + (spec[3] or spec[4])
     if call.startswith("lstm_layer"):
         return 1 + 2 * spec[7] if call.endswith("grad") else 2 + 3 * spec[-1]
     return _RESULTS.get(call, 1)
@@ -235,6 +237,9 @@ def _dtypes(call: str, spec: list[int]) -> list[str]:
     if call.startswith("cross_entropy"):  # labels are int32, of the same size
         wide = ["float32"] * 3
         return [_TYPES[spec[0]], *wide] if call == "cross_entropy" else [_TYPES[spec[0]], *wide, _TYPES[spec[0]]]
+    if call.startswith("layer_norm"):
+        narrow = {0, 1 + spec[3] + spec[4]} if call == "layer_norm" else {0, 2 + spec[3], 3 + spec[3]}  # x, y and their gradients
+        return [_TYPES[spec[0] if i in narrow else 0] for i in range(len(_SIZES[call](spec)))]
     if call.startswith("lstm_"):
         return ["float32"] * len(_SIZES[call](spec))
     if call == "max_pool":
@@ -329,12 +334,36 @@ def _cross_entropy(random: np.random.Generator) -> list[int]:
     return [int(random.integers(0, 2)), int(random.integers(1, 40)), classes, int(np.float32(46).view(np.uint32))]
 
 
+def _layer_norm(random: np.random.Generator) -> list[int]:
+    flags = [int(v) for v in random.integers(0, 2, 2)]
+    if random.integers(0, 2):
+        rows, width = int(random.integers(1, 200)), int(random.choice([1, 7, 8, 9, 31, 32, 33, random.integers(1, 300), 4099]))
+        parameters, span = width, 1
+    else:  # groups of channels
+        images, groups, fan = (int(v) for v in random.integers(1, 6, 3))
+        span = int(random.choice([2, 7, 8, 31, 32, random.integers(2, 200)]))
+        rows, width, parameters = images * groups, fan * span, groups * fan
+    return [int(random.integers(0, 2)), rows, width, *flags, _EPSILON, parameters, span]
+
+
+def _layer_norm_sizes(spec: list[int]) -> list[int]:
+    _, rows, width, scale, center, _, parameters, _ = spec
+    return [rows * width, *[parameters] * (scale + center), rows * width, 2 * rows]
+
+
+def _layer_norm_grad_sizes(spec: list[int]) -> list[int]:
+    _, rows, width, scale, center, _, parameters, _ = spec
+    array = rows * width
+    return [array, 2 * rows, *[parameters] * scale, array, array, *[2 * parameters] * (scale or center)]
+
+
 def _cross_entropy_sizes(spec: list[int]) -> list[int]:
     _, rows, classes, _ = spec
     return [rows * classes, rows, rows, rows]
 
 
 _FACTOR, _FILL = 0x3E000000, 0xFF800000  # an eighth and minus infinity, as float32
+_EPSILON = 0x3727C5AC  # 1e-5
 
 
 def _attention_sizes(spec: list[int]) -> list[int]:
@@ -556,18 +585,20 @@ _MAKE = {
     "attention_grad": _attention, "update": _update,
     "summed_update": _summed_update, "exchange": _exchange, "batch_norm": _batch_norm, "batch_norm_grad": _batch_norm_grad,
     "cross_entropy": _cross_entropy, "cross_entropy_grad": _cross_entropy, "max_pool": _max_pool, "max_pool_grad": _max_pool,
+    "layer_norm": _layer_norm, "layer_norm_grad": _layer_norm,
     "lstm_cell": _lstm_cell, "lstm_cell_grad": _lstm_cell, "lstm_layer": _lstm_layer, "lstm_layer_grad": _lstm_layer,
 }  # fmt: skip
 _SIZES = {
     "conv": _conv_sizes, "matmul": _matmul_sizes, "transpose": lambda spec: [math.prod(spec[1:])] * 2,
     "attention": _attention_sizes, "attention_grad": _attention_grad_sizes, "cross_entropy": _cross_entropy_sizes,
     "cross_entropy_grad": lambda spec: [*_cross_entropy_sizes(spec), math.prod(spec[1:3])],
+    "layer_norm": _layer_norm_sizes, "layer_norm_grad": _layer_norm_grad_sizes,
     "lstm_cell": lambda spec: _lstm_cell_sizes(spec, "gbssg"), "lstm_cell_grad": lambda spec: _lstm_cell_sizes(spec, "gbsssgb"),
     "lstm_layer": lambda spec: _lstm_layer_sizes(spec, "GvbbwSsKkk"),
     "lstm_layer_grad": lambda spec: _lstm_layer_sizes(spec, "GSbwSsGbb"),
     "max_pool": _max_pool_sizes, "max_pool_grad": lambda spec: _max_pool_sizes(spec)[::-1],
 }  # fmt: skip
-_RESULTS = {"attention": 2, "attention_grad": 3, "cross_entropy": 2, "max_pool": 2, "lstm_cell": 3}
+_RESULTS = {"attention": 2, "attention_grad": 3, "cross_entropy": 2, "max_pool": 2, "layer_norm": 2, "lstm_cell": 3}
 
 
 if __name__ == "__main__":

@@ -81,8 +81,12 @@ def cpu_options(plan: Plan, *, environment: Mapping[str, str] = os.environ) -> d
 
 def has_small_products(plan: Plan) -> bool:
     """Whether a plan has many products of matrices, all of them small."""
-    products = [node for node in plan.compute if node.op.native is not None or node.op.heavy]
+    products = [node for node in plan.compute if node.op.heavy or _is_product(node)]
     return len(products) >= _FEW and all(_multiplications(node) <= _SMALL for node in products)
+
+
+def _is_product(node: Node) -> bool:
+    return node.op.int8 is not None and node.op.int8.role == "product"
 
 
 def _multiplications(node: Node) -> float:

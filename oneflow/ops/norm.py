@@ -17,6 +17,7 @@ from ..graph.op import BatchNorm
 from ._arrays import Array, broadcast_to, full, label, like, sum_to
 from ._emit import emit, emit_many, fail, op, want
 from ._int8 import CHANNELWISE
+from ._native_norm import GROUPS, LAYER
 from .loss import widen
 from .nn import mean_and_variance
 from .variable import get_variable
@@ -198,7 +199,7 @@ def normalize_batch(
 # --- layer normalization
 
 
-@op("layer_norm", autocast="between", autocast_first_only=True)
+@op("layer_norm", autocast="between", autocast_first_only=True, native=LAYER)
 def _layer_norm(x: Array, *parameters: Array, begin: int, epsilon: float, scale: bool, center: bool) -> Array:
     wide = widen(x)
     mean, variance = mean_and_variance(wide, tuple(range(begin, x.ndim)))
@@ -327,7 +328,7 @@ def layer_norm_param_grad(
 # --- instance and group normalization
 
 
-@op("instance_norm")
+@op("instance_norm", native=GROUPS)
 def _instance_norm(x: Array, *parameters: Array, epsilon: float, groups: int | None) -> Array:
     wide = widen(x)
     wide = lax.reshape(

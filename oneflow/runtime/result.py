@@ -161,14 +161,14 @@ class Result(Record, concurrent.futures.Future[T]):
           CallbackError: a ``watch`` handler of this call failed.
         """
         try:
-            return self._result(timeout)
+            return self._value_in(timeout)
         except BaseException as error:
             show_users_frames(error)
             raise
 
     get = result
 
-    def _result(self, timeout: float | None) -> T:
+    def _value_in(self, timeout: float | None) -> T:
         delivery = self.delivery
         self.is_touched = True  # before the look at ``passed``: who passes it sets that before it looks
         delivery.deliverer.moved_on(self.thread)

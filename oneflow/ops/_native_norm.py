@@ -1,0 +1,149 @@
+"""Layer, group and instance normalization by the native part: the native lowerings of ``layer_norm`` and ``instance_norm``.
+
+XLA makes a loop for each of the two sums and one for what reads them, and three more for the gradients. Here a row is read once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .._base import native as _native
+from .._base.jax import jax
+from ..graph.op import Native
+from ._arrays import Array
+
+_MIN_ELEMENTS = 1 << 12  # below, a call costs more than it gains
+_MIN_WIDTH = 8
+
+
+@dataclass(frozen=True)
+class Norm:
+    """What a call computes of a matrix (rows, width): its rows normalized, times gamma if ``scale``, plus beta if ``center``.
+
+    Attributes:
+      epsilon: is added to the variances.
+      parameters: the elements of gamma, and of beta.
+      span: so many numbers side by side share one of them; 1 where each column has its own.
+    """
+
+    rows: int
+    width: int
+    epsilon: float
+    scale: bool
+    center: bool
+    parameters: int
+    span: int
+
+    def spec(self, dtype: Any) -> list[int]:
+        """The vector that describes a call to the native part."""
+        flags = int(self.scale), int(self.center)
+        sizes = self.parameters, self.span
+        return [_native.dtype_code(dtype), self.rows, self.width, *flags, _native.float_bits(self.epsilon), *sizes]
+
+
+def layer(shape: Sequence[int], *, begin: int, epsilon: float, scale: bool, center: bool) -> Norm:
+    """Of an array of this shape, with the attributes of ``layer_norm``."""
+    width = math.prod(shape[begin:])
+    return Norm(math.prod(shape[:begin]), width, epsilon, scale, center, width, 1)
+
+
+def groups(shape: Sequence[int], parameters: int, *, epsilon: float, groups: int | None) -> Norm:
+    """Of an array of this shape, with so many of gamma and beta, and the attributes of ``instance_norm``."""
+    count, channels, *pixels = shape
+    rows, affine = count * (channels if groups is None else groups), parameters > 0
+    width = math.prod(shape) // max(1, rows)
+    return Norm(rows, width, epsilon, affine, affine, channels if affine else width, math.prod(pixels) if affine else 1)
+
+
+@lru_cache(maxsize=1024)
+def _refusal(norm: Norm, dtype: str) -> str | None:
+    """Why the native part does not compute it; None where it does."""
+    reason = _native.array_refusal(dtype, (norm.rows, norm.width))
+    if reason is None and (norm.rows * norm.width < _MIN_ELEMENTS or norm.width < _MIN_WIDTH):
+        return "too small to gain by it"
+    if reason is None and norm.rows < _native.part().library.threads:
+        return "there are more threads than rows"
+    return reason or _native.kernel_refusal("layer_norm", norm.spec(np.dtype(dtype)))
+
+
+@lru_cache(maxsize=1024)
+def differentiable(norm: Norm) -> Callable[..., Array]:
+    """The function of x (rows, width), gamma and beta, float32 (parameters,), where there are such."""
+
+    def run(x: Array, *parameters: Array) -> tuple[Array, Array]:
+        results = [(x.shape, x.dtype), ((norm.rows, 2), np.float32)]
+        y, statistics = _native.call_several("layer_norm", norm.spec(x.dtype), results, x, *parameters)
+        return y, statistics
+
+    @jax.custom_vjp
+    def normalized(x: Array, *parameters: Array) -> Array:
+        return run(x, *parameters)[0]
+
+    def forward(x: Array, *parameters: Array) -> tuple[Array, Any]:
+        y, statistics = run(x, *parameters)
+        return y, (x, statistics, *parameters[: norm.scale])
+
+    def backward(saved: tuple[Array, ...], dy: Array) -> tuple[Array, ...]:
+        x = saved[0]
+        sums = [((2, norm.parameters), np.float32)] if norm.scale or norm.center else []
+        results = [(x.shape, x.dtype), *sums]
+        dx, *found = _native.call_several("layer_norm_grad", norm.spec(x.dtype), results, *saved, dy, aliases={len(saved): 0})
+        if not found:
+            return (dx,)
+        gamma, beta = found[0]
+        return dx, *([gamma] if norm.scale else []), *([beta] if norm.center else [])
+
+    normalized.defvjp(forward, backward)
+    return normalized
+
+
+# --- the lowerings of ops
+
+
+def _lower(norm: Norm, x: Array, parameters: Sequence[Array]) -> Array:
+    vectors = [p.astype(np.float32).reshape(norm.parameters) for p in parameters]
+    return differentiable(norm)(x.reshape(norm.rows, norm.width), *vectors).reshape(x.shape)
+
+
+def lower_layer(x: Array, *parameters: Array, **attrs: Any) -> Array:
+    """``layer_norm``."""
+    return _lower(layer(x.shape, **attrs), x, parameters)
+
+
+def lower_groups(x: Array, *parameters: Array, **attrs: Any) -> Array:
+    """``instance_norm``."""
+    return _lower(groups(x.shape, len(parameters), **attrs), x, parameters)
+
+
+def _unsupported_layer(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
+    x, *parameters = arrays
+    norm = layer(x.shape, **attrs)
+    if any(math.prod(p.shape) != norm.width for p in parameters):
+        return "gamma and beta do not have the axes that are normalized"
+    return _refusal(norm, np.dtype(x.dtype).name)
+
+
+def _unsupported_groups(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
+    x, *parameters = arrays
+    return _refusal(groups(x.shape, len(parameters), **attrs), np.dtype(x.dtype).name)
+
+
+def _describe(norm: Norm, x: Any) -> str:
+    return f"normalization in {_native.part().library.describe('layer_norm', norm.spec(x.dtype))}"
+
+
+LAYER = Native(
+    lower_layer, _unsupported_layer, lambda arrays, attrs: _describe(layer(arrays[0].shape, **attrs), arrays[0]),
+    sharded="", narrows=False,
+)  # fmt: skip
+GROUPS = Native(
+    lower_groups, _unsupported_groups,
+    lambda arrays, attrs: _describe(groups(arrays[0].shape, len(arrays) - 1, **attrs), arrays[0]),
+    sharded="", narrows=False,
+)  # fmt: skip

@@ -39,7 +39,7 @@ def gradients(function: Any, arrays: Any, cotangents: Any) -> tuple[list[np.ndar
     return list(map(np.asarray, made)), list(map(np.asarray, pulled))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     rows=st.sampled_from([1, 2, 3, 32]),
     width=st.sampled_from([1, 15, 16, 17, 40, 256]),

@@ -39,7 +39,7 @@ def compare(found: Any, expected: np.ndarray, dtype: str, scale: float) -> None:
     np.testing.assert_allclose(np.asarray(found).astype(np.float64), expected, rtol=tolerance, atol=tolerance * scale)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     rows=st.sampled_from([1, 2, 3, 4, 5, 7, 63, 64, 65, 130]),
     width=st.sampled_from(WIDTHS),
@@ -74,7 +74,7 @@ def test_rows_are_normalized_as_by_numpy(
         compare(found, each.sum(0), "float32", 10 * large * math.sqrt(rows))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     images=st.integers(1, 4),
     groups=st.sampled_from([None, 1, 2, 3]),

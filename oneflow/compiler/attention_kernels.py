@@ -21,7 +21,7 @@ Array = Any
 Perm = tuple[int, ...]
 HEADS_FIRST: Perm = (0, 1, 2, 3)
 _MAX_HEAD_SIZE = 128  # the native part takes up to 256, which is no faster than two products and a softmax
-_MIN_POSITIONS = 128  # of queries and of keys; below, there is nothing to gain (docs/performance.md)
+_MIN_POSITIONS = 8  # of queries and of keys; nothing is known to gain below
 FEW_QUERIES = 4  # so many are taken one by one where no gradient is wanted
 _MIN_KEYS = 16  # of those
 

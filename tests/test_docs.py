@@ -132,7 +132,9 @@ def test_output_that_a_page_shows_is_compared(tmp_path: Path) -> None:
 def test_the_main_example_on_a_little_data(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "train_lenet.py"), "--batches"]
     for directory, batches in (("lenet_model", 50), ("lenet_model_2", 1)):  # each run saves to a fresh directory
-        done = subprocess.run([*command, str(batches)], cwd=tmp_path, env=OF_USERS, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            [*command, str(batches)], cwd=tmp_path, env=OF_USERS, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
         assert done.returncode == 0, done.stderr[-4000:]
         assert (tmp_path / directory / "conv1-weight" / "out").stat().st_size == 32 * 5 * 5 * 4
         *lines, accuracy, digit = done.stdout.splitlines()

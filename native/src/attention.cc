@@ -4,11 +4,11 @@
 // would lose the sum where a mask of -1e9 is all that a query sees.)
 //
 // Products are computed by the kernel below, not by oneDNN: their second factors are packed once per head and used by
-// every block of queries, and blocks are too small for a call of oneDNN each. AVX-512 only.
+// every block of queries, and blocks are too small for a call of oneDNN each.
 //
 //   attention       q, k, v, mask -> result, statistics
 //   attention_grad  q, k, v, mask, result, statistics, gradient to the result -> gradients to q, k, v
-// The spec is written by oneflow/ops/_native_attention.py.
+// The spec is written by oneflow/compiler/attention_kernels.py.
 #include <algorithm>
 #include <atomic>
 #include <cstring>

@@ -21,6 +21,7 @@ namespace {
 
 constexpr int kRows = 4;        // that gradients are computed of at a time
 constexpr int64_t kBlock = 64;  // rows, whose sums are added up before they are added to those of the rows before
+constexpr int64_t kColumns = 1024;  // the same of the columns of a row: long sums of float32 numbers drift
 
 struct LayerNormSpec {
   explicit LayerNormSpec(SpecReader reader) {

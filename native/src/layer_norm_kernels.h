@@ -12,6 +12,12 @@ inline void for_columns(int64_t width, const Body& body) {
   for (int i = 0; column < width; column += kLanes, i++) body(column, first(width - column), i);
 }
 
+// Calls body(the first column, how many there are) for blocks of columns.
+template <class Body>
+inline void for_blocks(int64_t width, const Body& body) {
+  for (int64_t begin = 0; begin < width; begin += kColumns) body(begin, std::min(kColumns, width - begin));
+}
+
 // Calls body(its first column, its element of gamma and beta) for the spans of a row.
 template <class Body>
 inline void for_spans(const LayerNormSpec& s, int64_t row, const Body& body) {
@@ -28,19 +34,30 @@ template <bool kBf16>
 void normalize(const LayerNormSpec& s, const Forward& at, int64_t begin, int64_t end) {
   using X = Elements<kBf16>;
   using Number = typename X::Number;
-  const float share = 1.0f / static_cast<float>(s.width);
+  const auto width = static_cast<double>(s.width);
   for (int64_t row = begin; row < end; row++) {
     const auto* x = static_cast<const Number*>(at.x) + row * s.width;
     auto* y = static_cast<Number*>(at.y) + row * s.width;
-    Floats sums[4] = {zero(), zero(), zero(), zero()}, squares[4] = {zero(), zero(), zero(), zero()};
-    for_columns(s.width, [&](int64_t column, Lanes present, int i) { sums[i] = sums[i] + X::load(x + column, present); });
-    const float mean = sum_of_four(sums) * share;
-    const Floats middle = all(mean);
-    for_columns(s.width, [&](int64_t column, Lanes present, int i) {
-      const Floats centred = where(present, X::load(x + column, present) - middle);
-      squares[i] = fma(centred, centred, squares[i]);
+    double total = 0, rest = 0, spread = 0;
+    for_blocks(s.width, [&](int64_t first, int64_t count) {
+      Floats sums[4] = {zero(), zero(), zero(), zero()};
+      for_columns(count, [&](int64_t i, Lanes present, int j) { sums[j] = sums[j] + X::load(x + first + i, present); });
+      total += sum_of_four(sums);
     });
-    const float inverse = 1.0f / std::sqrt(sum_of_four(squares) * share + s.epsilon);
+    const Floats near = all(static_cast<float>(total / width));
+    for_blocks(s.width, [&](int64_t first, int64_t count) {
+      Floats sums[4] = {zero(), zero(), zero(), zero()}, squares[4] = {zero(), zero(), zero(), zero()};
+      for_columns(count, [&](int64_t i, Lanes present, int j) {
+        const Floats centred = where(present, X::load(x + first + i, present) - near);
+        sums[j] = sums[j] + centred, squares[j] = fma(centred, centred, squares[j]);
+      });
+      rest += sum_of_four(sums), spread += sum_of_four(squares);
+    });
+    rest /= width;  // by which the mean was wrong: far from zero that counts
+    const float mean = first_of(near) + static_cast<float>(rest);
+    const auto variance = static_cast<float>(std::max(spread / width - rest * rest, 0.0));
+    const float inverse = 1.0f / std::sqrt(variance + s.epsilon);
+    const Floats middle = all(mean);
     const Floats scale = all(inverse);
     if (s.span == 1) {
       for_columns(s.width, [&](int64_t column, Lanes present, int) {
@@ -70,29 +87,33 @@ void differentiate_columns(const LayerNormSpec& s, const Backward& at, int64_t r
   const auto* x = static_cast<const Number*>(at.x) + row * s.width;
   const auto* dy = static_cast<const Number*>(at.dy) + row * s.width;
   auto* dx = static_cast<Number*>(at.dx) + row * s.width;
-  Floats mean[kCount], scale[kCount], slopes[kCount], tilts[kCount];
-  for (int r = 0; r < kCount; r++) {
-    mean[r] = all(at.statistics[2 * (row + r)]), scale[r] = all(at.statistics[2 * (row + r) + 1]);
-    slopes[r] = tilts[r] = zero();
-  }
-  for_columns(s.width, [&](int64_t column, Lanes present, int) {
-    const Floats gamma = at.gamma ? load(at.gamma + column, present) : all(1);
-    Floats to_gamma = zero(), to_beta = zero();
-    for (int r = 0; r < kCount; r++) {
-      const int64_t i = r * s.width + column;
-      const Floats gradient = X::load(dy + i, present), normal = where(present, (X::load(x + i, present) - mean[r]) * scale[r]);
-      const Floats product = gradient * gamma;
-      slopes[r] = slopes[r] + where(present, product), tilts[r] = fma(product, normal, tilts[r]);
-      to_gamma = fma(gradient, normal, to_gamma), to_beta = to_beta + gradient;
-    }
-    if (sums) {
-      store(sums + column, present, load(sums + column, present) + to_gamma);
-      store(sums + s.width + column, present, load(sums + s.width + column, present) + to_beta);
-    }
+  Floats mean[kCount], scale[kCount];
+  double slopes[kCount] = {}, tilts[kCount] = {};
+  for (int r = 0; r < kCount; r++) mean[r] = all(at.statistics[2 * (row + r)]), scale[r] = all(at.statistics[2 * (row + r) + 1]);
+  for_blocks(s.width, [&](int64_t begin, int64_t count) {
+    Floats slope[kCount], tilt[kCount];
+    for (int r = 0; r < kCount; r++) slope[r] = tilt[r] = zero();
+    for_columns(count, [&](int64_t at_column, Lanes present, int) {
+      const int64_t column = begin + at_column;
+      const Floats gamma = at.gamma ? load(at.gamma + column, present) : all(1);
+      Floats to_gamma = zero(), to_beta = zero();
+      for (int r = 0; r < kCount; r++) {
+        const int64_t i = r * s.width + column;
+        const Floats gradient = X::load(dy + i, present), normal = where(present, (X::load(x + i, present) - mean[r]) * scale[r]);
+        const Floats product = gradient * gamma;
+        slope[r] = slope[r] + where(present, product), tilt[r] = fma(product, normal, tilt[r]);
+        to_gamma = fma(gradient, normal, to_gamma), to_beta = to_beta + gradient;
+      }
+      if (sums) {
+        store(sums + column, present, load(sums + column, present) + to_gamma);
+        store(sums + s.width + column, present, load(sums + s.width + column, present) + to_beta);
+      }
+    });
+    for (int r = 0; r < kCount; r++) slopes[r] += sum(slope[r]), tilts[r] += sum(tilt[r]);
   });
-  const float share = 1.0f / static_cast<float>(s.width);
+  const auto width = static_cast<double>(s.width);
   for (int r = 0; r < kCount; r++) {
-    const Floats slope = all(sum(slopes[r]) * share), tilt = all(sum(tilts[r]) * share);
+    const Floats slope = all(static_cast<float>(slopes[r] / width)), tilt = all(static_cast<float>(tilts[r] / width));
     for_columns(s.width, [&](int64_t column, Lanes present, int) {
       const int64_t i = r * s.width + column;
       const Floats normal = (X::load(x + i, present) - mean[r]) * scale[r], gradient = X::load(dy + i, present);
@@ -112,19 +133,24 @@ void differentiate_spans(const LayerNormSpec& s, const Backward& at, int64_t row
   auto* dx = static_cast<Number*>(at.dx) + row * s.width;
   const Floats mean = all(at.statistics[2 * row]), scale = all(at.statistics[2 * row + 1]);
   const auto normal = [&](int64_t i, Lanes present) { return where(present, (X::load(x + i, present) - mean) * scale); };
-  float slope = 0, tilt = 0;
+  double slope = 0, tilt = 0;
   for_spans(s, row, [&](int64_t begin, int64_t parameter) {
-    Floats plain[4] = {zero(), zero(), zero(), zero()}, tilted[4] = {zero(), zero(), zero(), zero()};
-    for_columns(s.span, [&](int64_t column, Lanes present, int i) {
-      const Floats gradient = X::load(dy + begin + column, present);
-      plain[i] = plain[i] + gradient, tilted[i] = fma(gradient, normal(begin + column, present), tilted[i]);
+    double to_beta = 0, to_gamma = 0;
+    for_blocks(s.span, [&](int64_t first, int64_t count) {
+      Floats plain[4] = {zero(), zero(), zero(), zero()}, tilted[4] = {zero(), zero(), zero(), zero()};
+      for_columns(count, [&](int64_t column, Lanes present, int j) {
+        const int64_t i = begin + first + column;
+        const Floats gradient = X::load(dy + i, present);
+        plain[j] = plain[j] + gradient, tilted[j] = fma(gradient, normal(i, present), tilted[j]);
+      });
+      to_beta += sum_of_four(plain), to_gamma += sum_of_four(tilted);
     });
-    const float to_beta = sum_of_four(plain), to_gamma = sum_of_four(tilted), gamma = at.gamma ? at.gamma[parameter] : 1;
+    const double gamma = at.gamma ? at.gamma[parameter] : 1;
     slope += gamma * to_beta, tilt += gamma * to_gamma;
-    if (sums) sums[parameter] += to_gamma, sums[s.parameters + parameter] += to_beta;
+    if (sums) sums[parameter] += static_cast<float>(to_gamma), sums[s.parameters + parameter] += static_cast<float>(to_beta);
   });
-  const float share = 1.0f / static_cast<float>(s.width);
-  const Floats less = all(slope * share), tilted = all(tilt * share);
+  const auto width = static_cast<double>(s.width);
+  const Floats less = all(static_cast<float>(slope / width)), tilted = all(static_cast<float>(tilt / width));
   for_spans(s, row, [&](int64_t begin, int64_t parameter) {
     const Floats gamma = all(at.gamma ? at.gamma[parameter] : 1);
     for_columns(s.span, [&](int64_t column, Lanes present, int) {

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from .._base import cores
+from .._base import check, cores
 from .._base.extras import cv2
 from .._base.refuse import refuse
-from ..errors import DataError, ImageError, RecordError
+from ..errors import ArgumentError, DataError, ImageError, RecordError
 from . import images, wire
 from ._fault import fault
 from .decoders import bytes_values, numbers
@@ -147,8 +147,14 @@ def contact_sheet(
       count: the most images that are drawn.
       label: the feature to write below each; None: the first one that is a single integer, if any.
     Returns: the number of images drawn.
-    Raises: DataError where there are no images.
+    Raises:
+      DataError: there are no images.
+      ArgumentError: ``count`` is no number from 1 on.
+      OSError: the PNG file cannot be written.
     """
+    count, problem = check.integer(count, low=1)
+    if problem:
+        refuse(ArgumentError, f"the count of images {problem}")
     tiles: list[np.ndarray] = []
     for records in _first_records(paths, count):
         names = records.features()

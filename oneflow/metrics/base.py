@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -54,7 +55,7 @@ class Metric:
           arrays: as ``inputs`` names them, with equally many rows; of NumPy, PyTorch, JAX, or lists.
           weights: how much each row counts, >= 0; None: 1.
         Raises:
-          ArgumentError: another number of arrays.
+          ArgumentError: another number of arrays, or a weight is negative or NaN.
           ShapeError: their rows, or those of the weights, do not agree.
         """
         if len(arrays) != len(self.inputs):
@@ -67,6 +68,8 @@ class Metric:
         each = None if weights is None else as_array(weights, "weights").astype(np.float64).reshape(-1)
         if each is not None and len(each) != rows:
             refuse(ShapeError, f"{type(self).__name__}: {len(each)} weights were given for {rows} rows")
+        if each is not None and not (each >= 0).all():
+            refuse(ArgumentError, f"{type(self).__name__}: weights must be numbers >= 0, got {each[~(each >= 0)][0]}")
         self.accumulate(each, *made)
 
     def accumulate(self, weights: np.ndarray | None, *arrays: np.ndarray) -> None:
@@ -82,12 +85,12 @@ class Metric:
         self.state = {}
 
     def state_dict(self) -> Mapping[str, Any]:
-        """The numbers counted so far."""
-        return dict(self.state)
+        """The numbers counted so far: a copy, which later updates do not change."""
+        return copy.deepcopy(self.state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where ``state_dict()`` was taken."""
-        self.state = dict(state)
+        self.state = copy.deepcopy(dict(state))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.inputs))}, name={self.name!r})"

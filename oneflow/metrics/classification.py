@@ -193,8 +193,10 @@ class ConfusionMatrix(_Classes):
 
     def accumulate(self, weights: np.ndarray | None, *arrays: np.ndarray) -> None:
         """Counts the rows."""
+        n, (preds, target) = self.num_classes, arrays
+        if n > 2 and preds.size == target.size and preds.dtype.kind == "f":  # a score each says nothing about more than two
+            self._refuse_shapes(preds, target)
         predicted, true, each = self._pairs(weights, arrays)
-        n = self.num_classes
         for what, classes in (("target", true), ("prediction", predicted)):
             if classes.size and not (0 <= classes.min() and classes.max() < n):
                 refuse(ArgumentError, f"{type(self).__name__}: a {what} is outside [0, {n}): {classes.min()} .. {classes.max()}")

@@ -67,9 +67,10 @@ def _refusal(norm: Norm, dtype: str) -> str | None:
     reason = _native.array_refusal(dtype, (norm.rows, norm.width))
     if reason is None and (norm.rows * norm.width < _MIN_ELEMENTS or norm.width < _MIN_WIDTH):
         return "too small to gain by it"
+    reason = reason or _native.kernel_refusal("layer_norm", norm.spec(np.dtype(dtype)))
     if reason is None and norm.rows < _native.part().library.threads:
         return "there are more threads than rows"
-    return reason or _native.kernel_refusal("layer_norm", norm.spec(np.dtype(dtype)))
+    return reason
 
 
 @lru_cache(maxsize=1024)

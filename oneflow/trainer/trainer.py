@@ -177,20 +177,17 @@ class Trainer(Settings):
         unbounded = (self.max_epochs is None or self.max_epochs < 0) and (self.max_steps is None or self.max_steps < 0)
         if unbounded:
             refuse(ArgumentError, "nothing says when the training ends", hint="flow.Trainer(max_epochs=...) or max_steps=")
-        checkpoint = self._checkpoint(ckpt_path, best=False)
-        self.should_stop = self.interrupted = False
-        fit = Fit(self, jobs, data, val_job, val_data)
-        if fit.count is None and data is None and (self.max_steps is None or self.max_steps < 0):
-            refuse(ArgumentError, f"job {jobs[0].name!r} reads its data by itself, and nothing says how long an epoch is",
-                   hint="flow.Trainer(max_steps=...), or limit_train_batches=")  # fmt: skip
-        self._fit = fit
         preemption = next((c for c in self.callbacks if isinstance(c, Preemption)), None)
-        with (
-            preemption.in_force() if preemption is not None else contextlib.nullcontext(),
-            self._running("training", fit.stage, fit.hooks),
-            fit.input_watch,
-        ):
-            fit.run(checkpoint)
+        with preemption.in_force() if preemption is not None else contextlib.nullcontext():  # also while jobs are built
+            checkpoint = self._checkpoint(ckpt_path, best=False)
+            self.should_stop = self.interrupted = False
+            fit = Fit(self, jobs, data, val_job, val_data)
+            if fit.count is None and data is None and (self.max_steps is None or self.max_steps < 0):
+                refuse(ArgumentError, f"job {jobs[0].name!r} reads its data by itself, and nothing says how long an epoch is",
+                       hint="flow.Trainer(max_steps=...), or limit_train_batches=")  # fmt: skip
+            self._fit = fit
+            with self._running("training", fit.stage, fit.hooks), fit.input_watch:
+                fit.run(checkpoint)
         if self.interrupted:
             self._tell_of_interrupt()
         return fit.history

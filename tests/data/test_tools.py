@@ -339,6 +339,8 @@ def test_show(tmp_path: Path, capsys) -> None:
     samples.clicks(tmp_path / "clicks", 5)
     with pytest.raises(DataError, match="no feature of the first record is an image"):
         inspect.contact_sheet([tmp_path / "clicks" / "part-0"], tmp_path / "x.png")
+    with pytest.raises(ArgumentError, match="the count of images must be an int > 0, got 0"):
+        inspect.contact_sheet([tmp_path / "digits" / "part-0"], tmp_path / "x.png", count=0)
 
 
 def test_json_without_numbers_that_json_has_not(tmp_path: Path, capsys) -> None:

@@ -245,6 +245,24 @@ def test_half_precision_has_float32_parameters() -> None:
     assert {v.dtype for v in values().values()} == {np.dtype(np.float32)}
 
 
+def test_normalizations_of_many_numbers() -> None:
+    """So many that the native part computes them, where it is installed."""
+    x = np.random.default_rng(3).normal(2, 3, (16, 8, 9, 11)).astype(np.float32)
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder(x.shape)) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+        rows = flow.reshape(x, (16 * 8, 99))
+        return flow.layers.layer_norm(rows), flow.nn.GroupNorm(x, num_groups=2), flow.nn.InstanceNorm2d(x)
+
+    given = torch.tensor(x)
+    functional = torch.nn.functional
+    expected = (
+        functional.layer_norm(given.reshape(128, 99), (99,)), functional.group_norm(given, 2), functional.instance_norm(given)
+    )  # fmt: skip
+    for mine, theirs in zip(job(x), expected, strict=True):
+        np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-4, atol=1e-5)
+
+
 def test_prelu_learns_its_slope() -> None:
     (y,) = train(lambda x: flow.layers.prelu(x, flow.constant_initializer(0.25), shared_axes=[2, 3], name="p"), X, rate=0.1)
     np.testing.assert_allclose(y, np.where(X > 0, X, 0.25 * X), rtol=1e-6)

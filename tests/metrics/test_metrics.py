@@ -167,12 +167,29 @@ def test_states_go_on():
         whole, part, rest = make(), make(), make()
         whole.update(*arrays)
         part.update(*[a[:20] for a in arrays])
-        rest.load_state_dict(part.state_dict())
+        state, before = part.state_dict(), part.compute()
+        rest.load_state_dict(state)
         rest.update(*[a[20:] for a in arrays])
         np.testing.assert_allclose(rest.compute(), whole.compute(), rtol=1e-12)
+        np.testing.assert_array_equal(part.compute(), before)
+        rest.load_state_dict(state)
+        np.testing.assert_array_equal(rest.compute(), before)
         rest.reset()
         rest.update(*arrays)
         np.testing.assert_allclose(rest.compute(), whole.compute(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("weights", [[1, -1], [float("nan"), 1]])
+def test_weights_are_not_negative(weights):
+    with pytest.raises(ArgumentError, match="weights must be numbers >= 0"):
+        m.Accuracy().update([0, 1], [0, 1], weights=weights)
+
+
+def test_scores_and_one_hot_targets_are_refused():
+    logits, labels = np.eye(3)[[0, 1, 2, 2]] + 0.25, np.eye(3)[[0, 1, 2, 1]]
+    for metric in (m.Precision(3), m.ConfusionMatrix(3), m.TopKAccuracy(k=2)):
+        with pytest.raises(ShapeError, match="do not fit"):
+            metric.update(logits, labels)
 
 
 def test_other_arrays():

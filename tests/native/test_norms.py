@@ -125,6 +125,30 @@ def test_a_row_that_is_not_finite_does_not_reach_others(special: float, width: i
         np.testing.assert_array_equal(np.isnan(mine[3]), np.isnan(theirs[3]))
 
 
+def test_sums_of_long_rows_do_not_drift() -> None:
+    rng = np.random.default_rng(1)
+    x = np.maximum(rng.standard_normal((2, 1 << 21), np.float32), 0)
+    dy = (1 + rng.uniform(0, 1, x.shape)).astype(np.float32)
+    ones, zeros = np.ones(1, np.float32), np.zeros(1, np.float32)
+    expected = by_numpy(x, ones, zeros, dy, 1e-5)
+    plain = {"epsilon": 1e-5, "groups": None}
+    columns = jnp.ones((1, 2, 1), np.float32), jnp.zeros((1, 2, 1), np.float32)
+    for run in (
+        lambda x: lower_layer(x, begin=1, scale=False, center=False, epsilon=1e-5),
+        lambda x: lower_groups(x.reshape(1, 2, -1), *columns, **plain).reshape(x.shape),
+    ):
+        y, pullback = jax.vjp(run, jnp.asarray(x))
+        np.testing.assert_allclose(y, expected[0], atol=5e-6)
+        np.testing.assert_allclose(pullback(jnp.asarray(dy))[0], expected[1], atol=5e-6)
+
+
+@pytest.mark.parametrize("constant", [1.0, 100.0, 12345.678, 1e6, -3e-3])
+@pytest.mark.parametrize("width", [9, 100, 1000, 4099])
+def test_constant_rows_become_zeros(width: int, constant: float) -> None:
+    x = jnp.full((512, width), constant, np.float32)
+    assert not np.asarray(lower_layer(x, begin=1, epsilon=1e-12, scale=False, center=False)).any()
+
+
 @pytest.mark.parametrize("kind", ["layer", "group", "instance"])
 def test_gradients_are_those_of_pytorch(kind: str) -> None:
     rng = np.random.default_rng(2)

@@ -9,11 +9,13 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import trainer_jobs as jobs
 from trainer_jobs import Notes, quiet
 
 import oneflow as flow
+import oneflow.typing as tp
 from oneflow.errors import ArgumentError, ModeError
 
 
@@ -80,6 +82,22 @@ def test_an_error_comes_before_a_signal(tmp_path):
     with pytest.raises(flow.errors.CallbackError, match="enough"):
         trained(tmp_path, Fails())
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_while_the_job_is_built_ends_the_training_after_its_first_step(tmp_path):
+    @flow.global_function("train")
+    def train_job(x: tp.Numpy.Placeholder((4, 2))) -> tp.Numpy:
+        signal.raise_signal(signal.SIGTERM)
+        weights = flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+        loss = flow.math.reduce_mean(x * weights)
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+        return loss
+
+    saving = flow.callbacks.ModelCheckpoint(tmp_path, save_last=True, save_top_k=0)
+    trainer = quiet(max_epochs=1, callbacks=[saving, flow.callbacks.Preemption()])
+    with pytest.raises(SystemExit) as left:
+        trainer.fit(train_job, (np.ones((40, 2), np.float32),), ckpt_path="last")
+    assert left.value.code == 75 and trainer.global_step == 1 and (tmp_path / "last").exists()
 
 
 def test_what_it_needs(tmp_path):

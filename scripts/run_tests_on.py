@@ -28,12 +28,10 @@ ROOT = Path(__file__).resolve().parent.parent
 OUTCOMES = ("passed", "failed", "skipped")
 SAMPLE = (
     "tests/_base/test_jax_versions.py",
-    "tests/ops/test_custom.py",
     "tests/ops/test_details.py",
     "tests/jobs/test_calls.py",
     "tests/jobs/test_errors.py",
     "tests/optimizer/test_rules.py",
-    "tests/distribution/test_mirrored.py",
 )
 
 

@@ -1218,7 +1218,7 @@ except SystemExit as error:
 # --- interrupts
 
 
-@pytest.mark.parametrize("kind", ["predict", "train"])
+@pytest.mark.parametrize("kind", [pytest.param("predict", marks=pytest.mark.thorough), "train"])
 def test_a_program_may_end_while_a_call_that_was_interrupted_is_computed(kind):
     done = run(f"""
 import signal

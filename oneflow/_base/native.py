@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 import os
 import re
 import threading
@@ -175,6 +176,101 @@ def on_each_device(mesh: Any, run: Callable[..., Any], given: Sequence[Any], mad
     ``given`` and ``made`` are the PartitionSpecs of the arguments and of the results.
     """
     return jax.shard_map(on_devices_of(mesh, run), mesh=mesh, in_specs=tuple(given), out_specs=made, check_vma=False)
+
+
+def split_over_devices(
+    compute: Callable[[Mapping[str, int]], Callable[..., Any]],
+    sizes: Mapping[str, int],
+    given: Sequence[str],
+    made: Sequence[str],
+    along: str,
+    sharded: bool = True,
+) -> Callable[..., Any]:
+    """A function of arrays that may be sharded: each device computes what its pieces of them yield.
+
+    Where the arguments are split along an axis that a result does not have, the devices' results are added up.
+
+    Args:
+      compute: ``compute(sizes)`` is the function of pieces whose axes have these sizes, several results as a tuple.
+      sizes: those of all axes, by name, of the whole arrays.
+      given: of each argument the names of its axes: ``"batch channels"``.
+      made: the same of each result.
+      along: the names of the axes that may be split, evenly; arguments that are split along others are gathered first.
+      sharded: whether they may be; if not, this is ``compute(sizes)``.
+    """
+    if not sharded:
+        return compute(sizes)
+    from jax.experimental.custom_partitioning import custom_partitioning
+
+    def partition(mesh: Any, arguments: Any, results: Any) -> Any:
+        split = _splits(mesh, sizes, along.split(), list(zip(given, (a.sharding for a in arguments), strict=True)))
+        pieces = {name: size // math.prod(mesh.shape[axis] for axis in split.get(name, ())) for name, size in sizes.items()}
+        dtypes = [result.dtype for result in (results if len(made) > 1 else [results])]
+
+        def sharding(names: str) -> Any:
+            spec = jax.sharding.PartitionSpec(*(split.get(name) or None for name in names.split()))
+            return jax.sharding.NamedSharding(mesh, spec)
+
+        def run(*arrays: Any) -> Any:
+            found = compute(pieces)(*arrays)
+            summed = []
+            for names, dtype, array in zip(made, dtypes, found if len(made) > 1 else [found], strict=True):
+                axes = tuple(axis for name, over in split.items() if name not in names.split() for axis in over)
+                summed.append(jax.lax.psum(array, axes).astype(dtype) if axes else array)
+            return tuple(summed) if len(made) > 1 else summed[0]
+
+        shardings = tuple(map(sharding, made))
+        return mesh, on_devices_of(mesh, run), shardings if len(made) > 1 else shardings[0], tuple(map(sharding, given))
+
+    partitioned = custom_partitioning(lambda *arrays: compute(sizes)(*arrays))
+    rule = f"{', '.join(given)} -> {', '.join(made)}"
+    partitioned.def_partition(partition=partition, infer_sharding_from_operands=None, sharding_rule=rule)
+    vmappable = jax.custom_batching.custom_vmap(partitioned)
+
+    def vmapped(size: int, batched: Sequence[bool], *arrays: Any) -> tuple[Any, Any]:
+        """In the mirrored view: an axis more, of devices, along which the work is split."""
+        name = "v" * (1 + max((len(axis) for axis in sizes if not axis.strip("v")), default=0))
+
+        def of_pieces(pieces: Mapping[str, int]) -> Callable[..., Any]:
+            run = jax.vmap(compute(pieces), [0 if each else None for each in batched])
+            return run if pieces[name] > 1 else _of_one(compute(pieces), batched)
+
+        names = [f"{name} {axes}" if each else axes for axes, each in zip(given, batched, strict=True)]
+        made_of = [f"{name} {axes}" for axes in made]
+        run = split_over_devices(of_pieces, {**sizes, name: size}, names, made_of, f"{name} {along}")
+        return run(*arrays), True if len(made) == 1 else (True,) * len(made)
+
+    vmappable.def_vmap(vmapped)
+    return vmappable
+
+
+def _of_one(compute: Callable[..., Any], batched: Sequence[bool]) -> Callable[..., Any]:
+    """A function vmapped over one element: without the loop that JAX would make."""
+
+    def run(*arrays: Any) -> Any:
+        found = compute(*(array[0] if each else array for array, each in zip(arrays, batched, strict=True)))
+        return jax.tree.map(lambda array: array[None], found)
+
+    return run
+
+
+def _splits(
+    mesh: Any, sizes: Mapping[str, int], along: Sequence[str], arrays: Sequence[tuple[str, Any]]
+) -> dict[str, tuple[str, ...]]:
+    """For each name in ``along``, the axes of the mesh that split it. ``arrays``: names of their axes, and shardings."""
+
+    def axes(names: str, sharding: Any, name: str) -> tuple[str, ...]:
+        entry = dict(zip(names.split(), sharding.spec, strict=False)).get(name)  # a spec may end early
+        return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+
+    used: set[str] = set()
+    split: dict[str, tuple[str, ...]] = {}
+    for name in along:
+        found = next(filter(None, (axes(names, sharding, name) for names, sharding in arrays)), ())
+        even = sizes[name] % math.prod(mesh.shape[axis] for axis in found) == 0  # XLA would pad the pieces with anything
+        split[name] = found if even and not used & set(found) else ()
+        used |= set(split[name])
+    return split
 
 
 def addends(mesh: Any, run: Callable[..., Any], rows: int = 2, whole: int = 0) -> Callable[..., Any]:

@@ -80,7 +80,7 @@ class Compiler:
             "topology": topology.describe(self.target, placement.devices),
             "options": topology.options(self.target, len(placement.devices)),
             "axes": list(mesh.axis_names),
-            "sizes": list(placement.hierarchy),
+            "sizes": list(mesh.axis_sizes),
             "inputs": [_axes(s) for s in inputs],
             "outputs": [None if info.sharding is None else _axes(info.sharding) for info in infos],
             "donated": [i for i, info in enumerate(given) if info.donated],

@@ -60,7 +60,7 @@ class TargetMeshes(DeviceMeshes):
 
     def _mesh(self, placement: Placement) -> Any:
         number = self._numbers.setdefault((placement.devices, placement.hierarchy), len(self._numbers))
-        axes = tuple(f"{name}_p{number}" for name in mesh_axes(placement))
-        mesh = jax.sharding.AbstractMesh(placement.hierarchy, axes)
+        axes = mesh_axes(placement)
+        mesh = jax.sharding.AbstractMesh(tuple(axes.values()), tuple(f"{name}_p{number}" for name in axes))
         self._placements.setdefault(mesh, placement)
         return mesh

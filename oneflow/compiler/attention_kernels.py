@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -54,6 +54,10 @@ class Attention:
         sizes = (self.batch, self.heads, positions, self.size)
         return tuple(sizes[perm.index(axis)] for axis in range(4))
 
+    def part(self, pieces: Mapping[str, int]) -> Attention:
+        """What a device computes that has so many of the batch (b), and of the heads (h)."""
+        return replace(self, batch=pieces["b"], heads=pieces["h"])
+
     @property
     def result_shape(self) -> tuple[int, ...]:
         return self.shape(self.perms[3], self.queries)
@@ -91,13 +95,36 @@ def unsupported_reason(a: Attention, dtype: str) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def differentiable(a: Attention) -> Callable[..., Array]:
-    """Attention of (q, k, v, mask), differentiable in the first three. Without a mask its array is not looked at."""
+def differentiable(a: Attention, sharded: bool = False) -> Callable[..., Array]:
+    """Attention of (q, k, v, mask), differentiable in the first three. Without a mask its array is not looked at.
 
-    def run(q: Array, k: Array, v: Array, mask: Array) -> tuple[Array, Array]:
-        statistics = ((a.batch, a.heads, a.queries, 2), np.float32)
-        y, kept = _native.call_several("attention", a.spec(q.dtype), [(a.result_shape, q.dtype), statistics], q, k, v, mask)
-        return y, kept
+    ``sharded``: the arrays may be, over several devices.
+    """
+
+    def result(pieces: Mapping[str, int]) -> Callable[..., Any]:
+        mine = a.part(pieces)
+
+        def compute(q: Array, k: Array, v: Array, mask: Array) -> Any:
+            made = [(mine.result_shape, q.dtype), ((mine.batch, mine.heads, mine.queries, 2), np.float32)]
+            return _native.call_several("attention", mine.spec(q.dtype), made, q, k, v, mask)
+
+        return compute
+
+    def gradients(pieces: Mapping[str, int]) -> Callable[..., Any]:
+        def compute(*arrays: Array) -> Any:
+            made = [(x.shape, x.dtype) for x in arrays[:3]]
+            return _native.call_several("attention_grad", a.part(pieces).spec(arrays[0].dtype), made, *arrays)
+
+        return compute
+
+    ones = ("i", "j", "m", "n")  # axes that the mask does not have
+    sizes = {"b": a.batch, "h": a.heads, "q": a.queries, "k": a.keys, "d": a.size, "s": 2, **dict.fromkeys(ones, 1)}
+    q, k, v, y = (" ".join(f"bh{p}d"[perm.index(axis)] for axis in range(4)) for perm, p in zip(a.perms, "qkkq", strict=True))
+    names = zip("bhqk", ones, a.mask or (), strict=a.mask is not None)
+    mask = " ".join(axis if varies else one for axis, one, varies in names) or ones[0]
+    given, statistics = [q, k, v, mask], "b h q s"
+    run = _native.split_over_devices(result, sizes, given, [y, statistics], "b h", sharded)
+    run_back = _native.split_over_devices(gradients, sizes, [*given, y, statistics, y], [q, k, v], "b h", sharded)
 
     @jax.custom_vjp
     def attended(q: Array, k: Array, v: Array, mask: Array) -> Array:
@@ -108,9 +135,7 @@ def differentiable(a: Attention) -> Callable[..., Array]:
         return y, (q, k, v, mask, y, kept)
 
     def backward(saved: Any, dy: Array) -> tuple[Array, ...]:
-        q, k, v, mask = saved[:4]
-        results = [(x.shape, x.dtype) for x in (q, k, v)]
-        return (*_native.call_several("attention_grad", a.spec(q.dtype), results, *saved, dy), jnp.zeros_like(mask))
+        return (*run_back(*saved, dy), jnp.zeros_like(saved[3]))
 
     attended.defvjp(forward, backward)
     return attended
@@ -150,7 +175,7 @@ def in_four(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
     return full if rank == 4 else (full[0], 1, *full[1:])
 
 
-def lower(*arrays: Array, narrow: bool = False, **attrs: Any) -> Array:
+def lower(*arrays: Array, sharded: bool = False, narrow: bool = False, **attrs: Any) -> Array:
     """Attention by the native part; ``narrow``: in bfloat16, of float32 arrays."""
     arrays = unpacked(arrays, attrs["packed"])
     rank = arrays[0].ndim
@@ -159,7 +184,7 @@ def lower(*arrays: Array, narrow: bool = False, **attrs: Any) -> Array:
     if len(arrays) > 3:
         mask = arrays[3].reshape(in_four(arrays[3].shape, rank)).astype(np.float32) * np.float32(attrs["mask_sign"])
     qkv = [x.astype(jnp.bfloat16) if narrow else x for x in qkv]
-    y = differentiable(sizes_of(arrays, attrs))(*qkv, mask)
+    y = differentiable(sizes_of(arrays, attrs), sharded)(*qkv, mask)
     return y if rank == 4 else y.reshape(y.shape[0], *y.shape[2:])
 
 
@@ -202,6 +227,4 @@ def _narrowed_inputs(attrs: Mapping[str, Any]) -> int:
     return 1 if attrs["packed"] else 3  # without the mask
 
 
-ATTENTION = OpDef(
-    "attention", define, native=Native(lower, _unsupported_reason, _describe, sharded="", narrowed_inputs=_narrowed_inputs)
-)
+ATTENTION = OpDef("attention", define, native=Native(lower, _unsupported_reason, _describe, narrowed_inputs=_narrowed_inputs))

@@ -6,6 +6,7 @@ each computes its samples and heads under ``jax.shard_map``, so that XLA has not
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,11 +22,12 @@ from ..graph.node import Node
 from ..graph.op import OpDef
 from .attention import FoundAttention, find_attention, of_calls
 from .attention_kernels import HEADS_FIRST, Attention, in_four, sizes_of, unpacked
+from .layout import mesh_of
 from .native import declared
 from .plan import PassRecord, Plan
 
 Array = Any
-Split = tuple[tuple[int, ...], tuple[int, ...]]  # the axes of the placement's hierarchy that split the batch, and the heads
+Split = tuple[tuple[int, ...], tuple[int, ...]]  # the axes that split the batch, and the heads
 
 IMPLEMENTATION = "cudnn"  # of jax.nn.dot_product_attention
 _HEAD_SIZES = 8  # a head is a multiple of it
@@ -128,7 +130,10 @@ def kernel(limits: Limits, node: Node, narrow: dtype | None) -> Node | str:
     if split is None:
         how = "x".join(map(str, placement.hierarchy))
         return f"{sizes.batch} samples of {sizes.heads} heads cannot be divided evenly among {how} devices"
-    return node.copy(op=CUDNN_ATTENTION, attrs={**node.attrs, "split": split})
+    number = itertools.count()
+    axes = [[next(number) for _ in group] for group in mesh_of(placement.hierarchy)]
+    of_mesh = tuple(tuple(n for i in found for n in axes[i]) for found in split)
+    return node.copy(op=CUDNN_ATTENTION, attrs={**node.attrs, "split": of_mesh})
 
 
 def unsupported_reason(a: Attention, dtypes: Sequence[str], largest_head: int) -> str:
@@ -159,7 +164,7 @@ def unsupported_reason(a: Attention, dtypes: Sequence[str], largest_head: int) -
 
 
 def split_of(placement: Placement, a: Attention, batch_is_split: bool) -> Split | None:
-    """How devices divide samples and heads; None where they cannot evenly.
+    """The axes of the placement's hierarchy along which devices divide samples and heads; None where they cannot evenly.
 
     The first axis of the hierarchy is that of the batch, the others, or all if the batch is not split, those of the heads.
     """

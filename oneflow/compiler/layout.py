@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any, Protocol
 
@@ -38,9 +39,34 @@ class Meshes(Protocol):
         ...
 
 
-def mesh_axes(placement: Placement) -> tuple[str, ...]:
-    """The names of the mesh's axes, one for each axis of the placement's hierarchy."""
-    return tuple(f"d{i}" for i in range(len(placement.hierarchy)))
+@lru_cache(maxsize=256)
+def mesh_of(hierarchy: tuple[int, ...]) -> tuple[dict[str, int], ...]:
+    """The axes of the mesh of a placement, names and sizes, for each axis of its hierarchy.
+
+    Sizes are prime: where an array that is split is reshaped, XLA may leave an axis of the result split over a part of the
+    devices, which JAX can say only if the mesh has such an axis.
+    """
+    return tuple(
+        {f"d{i}_{j}" if len(factors) > 1 else f"d{i}": p for j, p in enumerate(factors)}
+        for i, factors in enumerate(map(_prime_factors, hierarchy))
+    )
+
+
+def _prime_factors(n: int) -> list[int]:
+    """In ascending order; 1 of 1."""
+    found, divisor = [], 2
+    while n > 1 and divisor * divisor <= n:
+        if n % divisor:
+            divisor += 1
+        else:
+            found.append(divisor)
+            n //= divisor
+    return [*found, n] if n > 1 or not found else found
+
+
+def mesh_axes(placement: Placement) -> dict[str, int]:
+    """The names of the mesh's axes, and their sizes."""
+    return {name: size for axes in mesh_of(placement.hierarchy) for name, size in axes.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +91,8 @@ class Layout:
 
     def spec(self, rank: int) -> Spec:
         """The layout as the mesh axes that split each axis of the tensor, as in JAX's PartitionSpec."""
-        names = mesh_axes(self.placement)
-        return tuple(tuple(name for name, split in zip(names, self.splits, strict=True) if split == axis) for axis in range(rank))
+        names = list(zip(mesh_of(self.placement.hierarchy), self.splits, strict=True))
+        return tuple(tuple(name for axes, split in names if split == axis for name in axes) for axis in range(rank))
 
     def pieces(self, axis: int) -> int:
         """The number of pieces that an axis is split into."""
@@ -98,10 +124,11 @@ def is_flat(layout: Layout, shape: Sequence[int]) -> bool:
 def layout_of(sharding: Any, placement: Placement) -> Layout:
     """The layout that corresponds to a NamedSharding over the mesh of a placement."""
     splits: list[int | None] = [None] * len(placement.hierarchy)
+    number = {name: i for i, axes in enumerate(mesh_of(placement.hierarchy)) for name in axes}
     for axis, names in enumerate(getattr(sharding, "spec", ())):
         for name in names if isinstance(names, tuple) else (names,):
-            if name is not None and name in mesh_axes(placement):
-                splits[mesh_axes(placement).index(name)] = axis
+            if name in number:
+                splits[number[name]] = axis
     return Layout(placement, tuple(splits))
 
 
@@ -139,7 +166,7 @@ class Storage:
         if self.is_flat:
             return ()
         if self.replicas:
-            return (mesh_axes(self.layout.placement), *((),) * len(self.shape))
+            return (tuple(mesh_axes(self.layout.placement)), *((),) * len(self.shape))
         return self.layout.spec(len(self.shape))
 
     @property

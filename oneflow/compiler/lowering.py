@@ -246,7 +246,7 @@ class Lowering:
         if self.meshes is None:
             return array
         placement = node.scope.placement
-        spec = (mesh_axes(placement), *((),) * (array.ndim - 1))
+        spec = (tuple(mesh_axes(placement)), *((),) * (array.ndim - 1))
         return lax.with_sharding_constraint(array, self.meshes.sharding(placement, spec))
 
     def _to_mirrored(self, node: Node, x: Any) -> Any:

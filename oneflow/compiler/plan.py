@@ -451,9 +451,9 @@ def on_one_place(plan: Plan, devices: int) -> Plan:
     kernels = plan.fused_kernels
     made = made.with_attention(plan.attention)
     if not (plan.without_native or plan.vmapped):
+        made = made.with_native_attention(plan.compute, plan.roots)
+        records.append(PassRecord("attention", _count(made.attention, "layer", "computed by one call each")))
         if devices == 1:
-            made = made.with_native_attention(plan.compute, plan.roots)
-            records.append(PassRecord("attention", _count(made.attention, "layer", "computed by one call each")))
             made = made.with_native_lstms(plan.compute, plan.roots)
             sequences = _count(made.layers, "sequence", "of steps computed by one call each")
             steps = _count(made.cells, "step", "computed by one call each")

@@ -89,7 +89,7 @@ def single(
 
     def of_value(blob: Blob) -> Any:
         if blob.node in plan.vmapped:
-            return meshes.sharding(placement, (mesh_axes(placement),))
+            return meshes.sharding(placement, (tuple(mesh_axes(placement)),))
         if not in_pieces or blob.is_dynamic:  # devices have even pieces of what does not vary
             return whole
         return meshes.sharding(placement, feed_layout(blob, placement, False).spec(blob.ndim))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -111,55 +111,15 @@ def _sharded(gemm: Gemm, dtype: Any) -> Callable[[Array, Array], Array]:
 
     Rows of A, columns of B and pairs may be split; where the axis that is summed over is, the devices' products are added up.
     """
-    from jax.experimental.custom_partitioning import custom_partitioning
-
     pair = "p " if gemm.batch > 1 else ""
     names_a, names_b = ("k m", "m k")[not gemm.a_transposed], ("n k", "k n")[not gemm.b_transposed]
     sizes = {"p": gemm.batch, "m": gemm.m, "n": gemm.n, "k": gemm.k}
 
-    def partition(mesh: Any, given: Any, result: Any) -> Any:
-        split = _splits(mesh, sizes, (pair + names_a).split(), given[0].sharding, (pair + names_b).split(), given[1].sharding)
-        pieces = {name: size // math.prod(mesh.shape[axis] for axis in split[name]) for name, size in sizes.items()}
+    def compute(pieces: Mapping[str, int]) -> Callable[[Array, Array], Array]:
         mine = replace(gemm, batch=pieces["p"], m=pieces["m"], n=pieces["n"], k=pieces["k"])
+        return partial(_of_pieces, mine, np.dtype(np.float32) if mine.k < gemm.k else dtype)  # addends are
 
-        def sharding(names: str) -> Any:
-            return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*(split[n] or None for n in names.split())))
-
-        def run(a: Array, b: Array) -> Array:
-            if not split["k"]:
-                return _of_pieces(mine, dtype, a, b)
-            return jax.lax.psum(_of_pieces(mine, np.dtype(np.float32), a, b), split["k"]).astype(dtype)
-
-        return (
-            mesh,
-            _native.on_devices_of(mesh, run),
-            sharding(pair + "m n"),
-            (sharding(pair + names_a), sharding(pair + names_b)),
-        )
-
-    partitioned = custom_partitioning(lambda a, b: _of_pieces(gemm, dtype, a, b))
-    rule = f"{pair}{names_a}, {pair}{names_b} -> {pair}m n"
-    partitioned.def_partition(partition=partition, infer_sharding_from_operands=None, sharding_rule=rule)
-    return partitioned
-
-
-def _splits(
-    mesh: Any, sizes: Mapping[str, int], names_a: Sequence[str], a: Any, names_b: Sequence[str], b: Any
-) -> dict[str, tuple[str, ...]]:
-    """For each axis of a product by name, the axes of the mesh that split it. ``a`` and ``b``: shardings of the matrices."""
-
-    def axes(names: Sequence[str], sharding: Any, name: str) -> tuple[str, ...]:
-        entry = dict(zip(names, sharding.spec, strict=False)).get(name)  # a spec may end early
-        return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
-
-    used: set[str] = set()
-    split: dict[str, tuple[str, ...]] = {}
-    for name in "pmnk":
-        found = axes(names_a, a, name) or axes(names_b, b, name)
-        even = sizes[name] % math.prod(mesh.shape[axis] for axis in found) == 0  # XLA would pad the pieces with anything
-        split[name] = found if even and not used & set(found) else ()
-        used |= set(split[name])
-    return split
+    return _native.split_over_devices(compute, sizes, [pair + names_a, pair + names_b], [pair + "m n"], "p m n k")
 
 
 def _of_pieces(gemm: Gemm, dtype: Any, a: Array, b: Array) -> Array:

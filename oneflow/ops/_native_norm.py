@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -39,6 +39,11 @@ class Norm:
     center: bool
     parameters: int
     span: int
+
+    @property
+    def period(self) -> int:
+        """After so many rows the elements of gamma begin anew."""
+        return max(1, self.parameters * self.span // self.width)
 
     def spec(self, dtype: Any) -> list[int]:
         """The vector that describes a call to the native part."""
@@ -74,13 +79,38 @@ def _refusal(norm: Norm, dtype: str) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def differentiable(norm: Norm) -> Callable[..., Array]:
-    """The function of x (rows, width), gamma and beta, float32 (parameters,), where there are such."""
+def differentiable(norm: Norm, sharded: bool = False) -> Callable[..., Array]:
+    """The function of x (periods, rows of one, width), gamma and beta, float32 (parameters,), where there are such.
 
-    def run(x: Array, *parameters: Array) -> tuple[Array, Array]:
-        results = [(x.shape, x.dtype), ((norm.rows, 2), np.float32)]
-        y, statistics = _native.call_several("layer_norm", norm.spec(x.dtype), results, x, *parameters)
-        return y, statistics
+    ``sharded``: x may be, over several devices.
+    """
+
+    sizes = {"n": norm.rows // norm.period, "r": norm.period, "w": norm.width, "p": norm.parameters, "s": 2}
+    vectors, scale = ["p"] * (norm.scale + norm.center), ["p"] * norm.scale
+
+    def of(pieces: Mapping[str, int]) -> Norm:
+        return replace(norm, rows=pieces["n"] * norm.period)
+
+    def result(pieces: Mapping[str, int]) -> Callable[..., Any]:
+        def compute(x: Array, *parameters: Array) -> Any:
+            results = [(x.shape, x.dtype), ((*x.shape[:2], 2), np.float32)]
+            return _native.call_several("layer_norm", of(pieces).spec(x.dtype), results, x, *parameters)
+
+        return compute
+
+    def gradients(pieces: Mapping[str, int]) -> Callable[..., Any]:
+        def compute(x: Array, *others: Array) -> Any:
+            results = [(x.shape, x.dtype), *([((2, norm.parameters), np.float32)] if vectors else [])]
+            spec, aliases = of(pieces).spec(x.dtype), {len(others): 0}
+            found = _native.call_several("layer_norm_grad", spec, results, x, *others, aliases=aliases)
+            return found if vectors else found[0]
+
+        return compute
+
+    x, both = "n r w", "n r s"
+    run = _native.split_over_devices(result, sizes, [x, *vectors], [x, both], "n", sharded)
+    sums = ["s p"] if vectors else []
+    run_back = _native.split_over_devices(gradients, sizes, [x, both, *scale, x], [x, *sums], "n", sharded)
 
     @jax.custom_vjp
     def normalized(x: Array, *parameters: Array) -> Array:
@@ -91,13 +121,9 @@ def differentiable(norm: Norm) -> Callable[..., Array]:
         return y, (x, statistics, *parameters[: norm.scale])
 
     def backward(saved: tuple[Array, ...], dy: Array) -> tuple[Array, ...]:
-        x = saved[0]
-        sums = [((2, norm.parameters), np.float32)] if norm.scale or norm.center else []
-        results = [(x.shape, x.dtype), *sums]
-        dx, *found = _native.call_several("layer_norm_grad", norm.spec(x.dtype), results, *saved, dy, aliases={len(saved): 0})
-        if not found:
-            return (dx,)
-        gamma, beta = found[0]
+        if not vectors:
+            return (run_back(*saved, dy),)
+        dx, (gamma, beta) = run_back(*saved, dy)
         return dx, *([gamma] if norm.scale else []), *([beta] if norm.center else [])
 
     normalized.defvjp(forward, backward)
@@ -107,19 +133,20 @@ def differentiable(norm: Norm) -> Callable[..., Array]:
 # --- the lowerings of ops
 
 
-def _lower(norm: Norm, x: Array, parameters: Sequence[Array]) -> Array:
+def _lower(norm: Norm, x: Array, parameters: Sequence[Array], sharded: bool) -> Array:
     vectors = [p.astype(np.float32).reshape(norm.parameters) for p in parameters]
-    return differentiable(norm)(x.reshape(norm.rows, norm.width), *vectors).reshape(x.shape)
+    periods = x.reshape(norm.rows // norm.period, norm.period, norm.width)
+    return differentiable(norm, sharded)(periods, *vectors).reshape(x.shape)
 
 
-def lower_layer(x: Array, *parameters: Array, **attrs: Any) -> Array:
+def lower_layer(x: Array, *parameters: Array, sharded: bool = False, **attrs: Any) -> Array:
     """``layer_norm``."""
-    return _lower(layer(x.shape, **attrs), x, parameters)
+    return _lower(layer(x.shape, **attrs), x, parameters, sharded)
 
 
-def lower_groups(x: Array, *parameters: Array, **attrs: Any) -> Array:
+def lower_groups(x: Array, *parameters: Array, sharded: bool = False, **attrs: Any) -> Array:
     """``instance_norm``."""
-    return _lower(groups(x.shape, len(parameters), **attrs), x, parameters)
+    return _lower(groups(x.shape, len(parameters), **attrs), x, parameters, sharded)
 
 
 def _unsupported_layer(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
@@ -141,10 +168,10 @@ def _describe(norm: Norm, x: Any) -> str:
 
 LAYER = Native(
     lower_layer, _unsupported_layer, lambda arrays, attrs: _describe(layer(arrays[0].shape, **attrs), arrays[0]),
-    sharded="", narrows=False,
+    narrows=False,
 )  # fmt: skip
 GROUPS = Native(
     lower_groups, _unsupported_groups,
     lambda arrays, attrs: _describe(groups(arrays[0].shape, len(arrays) - 1, **attrs), arrays[0]),
-    sharded="", narrows=False,
+    narrows=False,
 )  # fmt: skip

@@ -6,7 +6,7 @@ The forward call keeps where each window's first maximum is, so that the gradien
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -64,27 +64,45 @@ def _refusal(pooling: _Pooling) -> str | None:
     return reason or _native.kernel_refusal("max_pool", pooling.spec())
 
 
-def _differentiable(pooling: _Pooling) -> Callable[[Array], Array]:
-    """The maxima of x, differentiable in it."""
-    spec, out = pooling.spec(), pooling.out
+def _differentiable(pooling: _Pooling, sharded: bool) -> Callable[[Array], Array]:
+    """The maxima of x, differentiable in it. ``sharded``: x may be, over several devices."""
+
+    def of(pieces: Mapping[str, int]) -> _Pooling:
+        return replace(pooling, shape=(pieces["n"], *pooling.shape[1:]))
+
+    def result(pieces: Mapping[str, int]) -> Callable[..., Any]:
+        mine = of(pieces)
+        made = [(mine.out, np.dtype(mine.dtype)), (mine.out, np.uint8)]
+        return lambda x: _native.call_several("max_pool", mine.spec(), made, x)
+
+    def gradient(pieces: Mapping[str, int]) -> Callable[..., Any]:
+        mine = of(pieces)
+        made = [(mine.shape, np.dtype(mine.dtype))]
+        return lambda places, dy: _native.call_several("max_pool_grad", mine.spec(), made, places, dy)[0]
+
+    axes = range(1, len(pooling.shape) - 1)
+    x, y = (" ".join(["n", *(f"{letter}{i}" for i in axes), "c"]) for letter in "xy")
+    sizes = {**dict(zip(x.split(), pooling.shape, strict=True)), **dict(zip(y.split(), pooling.out, strict=True))}
+    run = _native.split_over_devices(result, sizes, [x], [y, y], "n", sharded)
+    run_back = _native.split_over_devices(gradient, sizes, [y, y], [x], "n", sharded)
 
     @jax.custom_vjp
     def maxima(x: Array) -> Array:
         return forward(x)[0]
 
     def forward(x: Array) -> tuple[Array, Array]:
-        y, places = _native.call_several("max_pool", spec, [(out, x.dtype), (out, np.uint8)], x)
+        y, places = run(x)
         return y, places
 
     def backward(places: Array, dy: Array) -> tuple[Array]:
-        return _native.call_several("max_pool_grad", spec, [(pooling.shape, dy.dtype)], places, dy)
+        return (run_back(places, dy),)
 
     maxima.defvjp(forward, backward)
     return maxima
 
 
-def _lower(x: Array, **attrs: Any) -> Array:
-    return _differentiable(_Pooling.of(x, attrs))(x)
+def _lower(x: Array, sharded: bool = False, **attrs: Any) -> Array:
+    return _differentiable(_Pooling.of(x, attrs), sharded)(x)
 
 
 def _unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
@@ -102,4 +120,4 @@ def _describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     return str(_native.part().library.describe("max_pool", _Pooling.of(arrays[0], attrs).spec()))
 
 
-NATIVE = Native(_lower, _unsupported_reason, _describe, sharded="", narrows=False)
+NATIVE = Native(_lower, _unsupported_reason, _describe, narrows=False)

@@ -63,6 +63,7 @@ class DeviceMeshes:
         mesh = self._meshes.get(placement)
         if mesh is None:
             found = devices.of(placement)
-            mesh = jax.sharding.Mesh(np.array(found).reshape(placement.hierarchy), mesh_axes(placement))
+            axes = mesh_axes(placement)
+            mesh = jax.sharding.Mesh(np.array(found).reshape(tuple(axes.values())), tuple(axes))
             self._meshes[placement] = mesh
         return mesh

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow._base import native as _native
-from oneflow.ops import _native_matmul
+from oneflow.compiler import attention_kernels
+from oneflow.compiler.attention_kernels import Attention
+from oneflow.ops import _native_loss, _native_matmul, _native_norm, _native_pool
 from oneflow.ops._native_matmul import Gemm
 
 pytestmark = pytest.mark.usefixtures("native_part")
@@ -404,6 +406,27 @@ def test_what_is_wrong_with_a_call_that_devices_make_together_all_of_them_hear()
 AXES = st.sampled_from([None, "x", "y", ("x", "y")])
 
 
+def mesh_of_four() -> Mesh:
+    begin(4)
+
+    @flow.global_function("predict")
+    def first(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        return x + 1
+
+    first(np.zeros(4, np.float32))  # only now JAX has as many devices
+    return Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
+
+
+def placed(mesh: Mesh, array: np.ndarray, wanted: Sequence[Any]) -> Any:
+    """An array that is split along these axes of the mesh where its sizes are even and no axis is used twice."""
+    spec, used = [], set[str]()
+    for size, entry in zip(array.shape, wanted, strict=True):
+        names = set(entry if isinstance(entry, tuple) else [entry]) - {None}
+        spec.append(None if names & used or size % 2 ** len(names) else entry)
+        used |= names if spec[-1] is not None else set()
+    return jax.device_put(array, NamedSharding(mesh, PartitionSpec(*spec)))
+
+
 @given(
     sizes=st.tuples(*[st.sampled_from([4, 12, 33, 64])] * 3),
     batch=st.sampled_from([1, 4]),
@@ -415,14 +438,7 @@ AXES = st.sampled_from([None, "x", "y", ("x", "y")])
 def test_products_of_matrices_that_are_sharded_in_any_way(
     sizes: tuple[int, int, int], batch: int, transposed: tuple[bool, bool], axes: tuple[Any, ...], dtype: str
 ) -> None:
-    begin(4)
-
-    @flow.global_function("predict")
-    def first(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
-        return x + 1
-
-    first(np.zeros(4, np.float32))  # only now JAX has as many devices
-    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
+    mesh = mesh_of_four()
     gemm = Gemm(batch, *sizes, *transposed)
     m, n, k = sizes
     rng = np.random.default_rng(1)
@@ -430,22 +446,174 @@ def test_products_of_matrices_that_are_sharded_in_any_way(
     a = rng.standard_normal((*pairs, *((k, m) if gemm.a_transposed else (m, k))), np.float32).astype(dtype)
     b = rng.standard_normal((*pairs, *((n, k) if gemm.b_transposed else (k, n))), np.float32).astype(dtype)
 
-    def placed(array: np.ndarray, wanted: list[Any]) -> Any:
-        spec, used = [], set[str]()
-        for size, entry in zip(array.shape, wanted, strict=True):
-            names = set(entry if isinstance(entry, tuple) else [entry]) - {None}
-            pieces = 2 ** len(names)
-            spec.append(None if names & used or size % pieces else entry)
-            used |= names if spec[-1] is not None else set()
-        return jax.device_put(array, NamedSharding(mesh, PartitionSpec(*spec)))
-
     wanted = [axes[0]] * len(pairs)
-    given_arrays = placed(a, [*wanted, *axes[1:3]]), placed(b, [*wanted, *axes[3:]])
+    given_arrays = placed(mesh, a, [*wanted, *axes[1:3]]), placed(mesh, b, [*wanted, *axes[3:]])
     made = jax.jit(_native_matmul._call(gemm, None, sharded=True))(*given_arrays)
     x, y = (v.astype(np.float32) for v in (a, b))
     x, y = x.swapaxes(-1, -2) if gemm.a_transposed else x, y.swapaxes(-1, -2) if gemm.b_transposed else y
     tolerance = 1e-5 if dtype == "float32" else 2e-2
     np.testing.assert_allclose(np.asarray(made).astype(np.float32), x @ y, rtol=tolerance, atol=tolerance * 10)
+
+
+def attention(sharded: bool, mask: tuple[bool, ...] | None, perm: tuple[int, ...]) -> tuple[Callable[..., Any], list[Any]]:
+    a = Attention(4, 2, 24, 40, 16, (perm,) * 4, 0.25, mask)
+    arrays: list[Any] = [a.shape(perm, positions) for positions in (24, 40, 40)]
+    arrays.append((1,) if mask is None else tuple(n if varies else 1 for n, varies in zip((4, 2, 24, 40), mask, strict=True)))
+    return attention_kernels.differentiable(a, sharded), arrays
+
+
+# What one device or several compute, and the shapes of its arguments.
+SHARDED: dict[str, Callable[[bool], tuple[Callable[..., Any], list[Any]]]] = {
+    "attention": lambda sharded: attention(sharded, None, (0, 1, 2, 3)),
+    "attention of positions before heads": lambda sharded: attention(sharded, (True, False, True, True), (0, 2, 1, 3)),
+    "attention of positions first": lambda sharded: attention(sharded, (False, True, False, True), (1, 2, 0, 3)),
+    "layer": lambda sharded: (
+        lambda x, *p: _native_norm.lower_layer(x, *p, sharded=sharded, begin=2, epsilon=1e-5, scale=True, center=True),
+        [(8, 6, 40), (40,), (40,)],
+    ),
+    "layer without parameters": lambda sharded: (
+        lambda x: _native_norm.lower_layer(x, sharded=sharded, begin=1, epsilon=1e-5, scale=False, center=False), [(12, 4, 10)],
+    ),
+    "groups": lambda sharded: (
+        lambda x, *p: _native_norm.lower_groups(x, *p, sharded=sharded, epsilon=1e-5, groups=2),
+        [(6, 4, 5, 6), (1, 4, 1), (1, 4, 1)],
+    ),
+    "instances": lambda sharded: (
+        lambda x, *p: _native_norm.lower_groups(x, *p, sharded=sharded, epsilon=1e-5, groups=None),
+        [(4, 3, 30), (1, 3, 1), (1, 3, 1)],
+    ),
+    "losses": lambda sharded: (
+        lambda x: _native_loss.lower(np.arange(24).reshape(8, 3) % 50, x, sharded=sharded), [(8, 3, 50)],
+    ),
+    "pool": lambda sharded: (
+        lambda x: _native_pool._lower(x, sharded=sharded, ksize=(3, 2), strides=(2, 1), padding="VALID", ceil_mode=False),
+        [(4, 9, 8, 16)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("vmapped", [False, True])
+@pytest.mark.parametrize("name", SHARDED)
+@given(axes=st.lists(AXES, min_size=12, max_size=12), seed=st.integers(0, 100))
+@settings(max_examples=4, deadline=None)
+def test_calls_of_arrays_that_are_sharded_in_any_way(name: str, vmapped: bool, axes: list[Any], seed: int) -> None:
+    mesh, rng = mesh_of_four(), np.random.default_rng(seed)
+    (whole, shapes), (sharded, _) = SHARDED[name](False), SHARDED[name](True)
+    leading = [(4,) if vmapped and i != 1 else () for i in range(len(shapes))]  # the second argument is shared by all devices
+    arrays = [rng.standard_normal((*more, *shape), np.float32) for more, shape in zip(leading, shapes, strict=True)]
+    if vmapped:
+        in_axes = [0 if more else None for more in leading]
+        whole, sharded = jax.vmap(whole, in_axes), jax.vmap(sharded, in_axes)
+    expected, pull = jax.vjp(whole, *arrays)
+    dy = rng.standard_normal(expected.shape, np.float32)
+
+    def both(*arrays: Any) -> Any:
+        y, pull = jax.vjp(sharded, *arrays[1:])
+        return y, *pull(arrays[0])
+
+    pieces = [placed(mesh, array, [*axes[i : i + 4], None][: array.ndim]) for i, array in enumerate([dy, *arrays])]
+    for found, value in zip(jax.jit(both)(*pieces), (expected, *pull(dy)), strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
+
+
+def transformer(devices: int, *, native: bool = True, batch: int = 8, view: str = "", heads: bool = False) -> Any:
+    """Losses of three steps, the variables after them, and the program."""
+    begin(devices)
+    flow.config.enable_native_cpu(native)
+    config = flow.FunctionConfig()
+    config.default_placement_scope(flow.scope.placement("gpu", f"0:0-{devices - 1}"))
+    if view == "mirrored":
+        config.default_logical_view(flow.scope.mirrored_view())
+    rows = batch // devices if view == "mirrored" and devices > 1 else batch
+    start = flow.random_normal_initializer(stddev=0.1)
+
+    def dense(x: Any, name: str, axis: int | None = None) -> Any:
+        layout = flow.distribute.split(axis) if heads and axis is not None and devices > 1 else flow.distribute.auto()
+        x, shape = flow.reshape(x, (-1, x.shape[-1])), x.shape[:-1]
+        y = flow.matmul(x, flow.get_variable(name, (64, 64), initializer=start, distribute=layout))
+        return flow.reshape(y, (*shape, 64))
+
+    def in_heads(x: Any) -> Any:
+        return flow.transpose(flow.reshape(x, (rows, 16, 4, 16)), perm=(0, 2, 1, 3))
+
+    @flow.global_function("train", config)
+    def job(x: tp.Numpy.Placeholder((batch, 16, 64)), labels: tp.Numpy.Placeholder((batch, 16), flow.int32)) -> tp.Numpy:
+        y = flow.layers.layer_norm(x, begin_norm_axis=2, begin_params_axis=2, name="norm")
+        q, k, v = (in_heads(dense(y, name, 1)) for name in "qkv")
+        y = flow.matmul(flow.nn.softmax(flow.matmul(q, k, transpose_b=True, alpha=0.25)), v)
+        x += dense(flow.reshape(flow.transpose(y, perm=(0, 2, 1, 3)), (rows, 16, 64)), "o", 0)
+        images = flow.nn.GroupNorm(flow.reshape(x, (rows, 16, 8, 8)), num_groups=4, name="groups")
+        pooled = flow.nn.max_pool2d(flow.transpose(images, perm=(0, 2, 3, 1)), 3, 1, "SAME", data_format="NHWC")
+        logits = dense(flow.reshape(pooled, (rows, 16, 64)), "out")
+        logits = flow.concat([logits] * 4, axis=2)
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.01]), momentum=0.9).minimize(loss)
+        return loss
+
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3, batch, 16, 64), np.float32)
+    labels = rng.integers(0, 256, (3, batch, 16)).astype(np.int32)
+    losses = np.stack([job(*each) for each in zip(x, labels, strict=True)])
+    program = "".join(compiled.as_text() for _, compiled in job.executables[-1][1].compiled)
+    return losses, {name: v.numpy() for name, v in flow.get_all_variables().items()}, program
+
+
+@pytest.mark.parametrize(
+    ("devices", "options", "calls"),
+    [
+        (2, {}, ["attention", "attention_grad", "layer_norm", "layer_norm_grad", "max_pool", "max_pool_grad", "cross_entropy"]),
+        (4, {"heads": True}, ["attention", "attention_grad", "layer_norm"]),
+        (4, {"batch": 10}, []),
+        (2, {"view": "mirrored"}, ["layer_norm", "layer_norm_grad", "max_pool", "cross_entropy"]),
+    ],
+    ids=str,
+)
+def test_a_transformer_trains_on_several_devices_as_on_one(devices: int, options: dict[str, Any], calls: list[str]) -> None:
+    losses, variables, program = transformer(devices, **options)
+    one_losses, one_variables, _ = transformer(devices if "view" in options else 1, native=False, **{**options, "heads": False})
+    np.testing.assert_allclose(losses, one_losses, rtol=1e-3, atol=1e-4)
+    for name, value in one_variables.items():
+        np.testing.assert_allclose(variables[name], value, rtol=1e-2, atol=1e-3, err_msg=name)
+    for call in calls:
+        assert f'"{_native.target(call)}"' in program, call
+
+
+def attending_stages(native: bool, micro_batches: int, mixed: bool) -> Any:
+    """Losses of three steps of two stages with attention, and the job."""
+    begin(2)
+    flow.config.enable_native_cpu(native)
+    config = flow.FunctionConfig()
+    config.train.num_gradient_accumulation_steps(micro_batches)
+    config.enable_auto_mixed_precision(mixed)
+    start = flow.random_normal_initializer(stddev=0.1)
+
+    def attend(x: Any, i: int) -> Any:
+        names = [f"{letter}{i}" for letter in "qkv"]
+        q, k, v = (flow.layers.dense(x, 64, name=name, kernel_initializer=start) for name in names)
+        q, k, v = (flow.transpose(flow.reshape(h, (-1, 32, 4, 16)), perm=(0, 2, 1, 3)) for h in (q, k, v))
+        y = flow.matmul(flow.nn.softmax(flow.matmul(q, k, transpose_b=True, alpha=0.25)), v)
+        return x + flow.reshape(flow.transpose(y, perm=(0, 2, 1, 3)), (-1, 32, 64))
+
+    @flow.global_function("train", config)
+    def job(x: tp.Numpy.Placeholder((8, 32, 64))) -> tp.Numpy:
+        with flow.scope.placement("gpu", "0:0"):
+            x = attend(x, 0)
+        with flow.scope.placement("gpu", "0:1"):
+            loss = flow.math.reduce_mean(flow.math.square(attend(x, 1) - 1))
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.3])).minimize(loss)
+        return loss
+
+    rng = np.random.default_rng(0)
+    return np.stack([job(rng.standard_normal((8, 32, 64), np.float32)) for _ in range(3)]), job
+
+
+@pytest.mark.parametrize(("micro_batches", "mixed"), [(1, True), (2, False)])
+def test_stages_compute_attention_in_one_call(micro_batches: int, mixed: bool, bfloat16_kernels: str) -> None:
+    losses, job = attending_stages(True, micro_batches, mixed)
+    programs = "".join(compiled.as_text() for _, compiled in job.executables[-1][1].compiled)
+    assert all(programs.count(f'"{_native.target(call)}"') == 2 for call in ("attention", "attention_grad"))
+    expected, _ = attending_stages(False, micro_batches, mixed)
+    np.testing.assert_allclose(losses, expected, rtol=1e-3 if mixed else 1e-5)
 
 
 def test_the_plan_counts_what_devices_exchange_in_place_of_collectives() -> None:

@@ -97,10 +97,10 @@ class SegmentFunctions:
         """(imports, draws) -> (exports, (token, first argument of ``backward``))."""
 
         plan, watched = self._plan, {b.node for b in segment.diffs}
-        way = Arrangement(segment.nodes, plan.path, plan.precision, watched).with_attention(plan.attention.inside(segment.nodes))
+        way = self._with_attention(Arrangement(segment.nodes, plan.path, plan.precision, watched), segment)
 
         def forward_pass(imports: Any, draws: Any) -> Outputs:
-            values = self._entered(segment, imports)
+            values = self._entered(segment, imports, way.precision)
             propagates = way.run(values, _drawn(draws))
             return self._exports(segment, values), (done(), (self._losses(segment, values), propagates))
 
@@ -121,7 +121,8 @@ class SegmentFunctions:
         way = arranged(
             segment.nodes, watched, segment.exports, plan.path, plan.precision, plan.without_native, plan.platform,
             plan.vmapped, segment.placement.parallel_num,
-        ).with_attention(plan.attention.inside(segment.nodes))  # fmt: skip
+        )  # fmt: skip
+        way = self._with_attention(way, segment)
 
         def forward_backward(imports: Any, draws: Any, scale: Any) -> Outputs:
             values = self._entered(segment, imports, way.precision)
@@ -132,8 +133,15 @@ class SegmentFunctions:
 
         return Function("forward_backward", forward_backward, self._shardings(segment))
 
-    def _entered(self, segment: Segment, imports: Sequence[Any], precision: Mapping[Node, dtype] | None = None) -> Values:
-        values = Values(self._lowering if precision is None else replace(self._lowering, precision=precision))
+    def _with_attention(self, way: Arrangement, segment: Segment) -> Arrangement:
+        plan = self._plan
+        way = way.with_attention(plan.attention.inside(segment.nodes))
+        if plan.without_native or plan.vmapped:
+            return way
+        return way.with_native_attention(segment.nodes, [*segment.exports, *segment.losses])
+
+    def _entered(self, segment: Segment, imports: Sequence[Any], precision: Mapping[Node, dtype]) -> Values:
+        values = Values(replace(self._lowering, precision=precision))
         for blob, array in zip(segment.imports, imports, strict=True):
             if self._places.is_home(blob, segment.place):
                 array = self._plan.load(blob.node.attrs["variable"], array, self._places.storages)

@@ -82,7 +82,7 @@ class Places:
         """The sharding of a value on a placement: split along its batch axis if that yields even pieces."""
         if blob.node in self.plan.vmapped:
             same = placement.parallel_num == blob.parallel_size
-            return self.meshes.sharding(placement, (mesh_axes(placement),) if same else ())
+            return self.meshes.sharding(placement, (tuple(mesh_axes(placement)),) if same else ())
         is_variable = blob.node.op is OP_VARIABLE
         layout = Layout.of(placement, blob.distribute) if is_variable else feed_layout(blob, placement, False)
         good = all(a is None or 0 <= a < blob.ndim for a in layout.splits) and layout.is_even(blob.shape)

@@ -36,7 +36,7 @@ class ImageFolder:
     Args:
       folder: of the images.
       label_file: lines of a path below ``folder`` and a label, separated by white space, a comma or a tab; a first line of
-        headings is skipped. None: each subfolder is a class, in the order of their names.
+        headings is skipped. None: each subfolder is a class, in the order of their names; what begins with a dot is left out.
       image_feature, label_feature: names in the records.
       allow_outside: images may be outside the folder: by names in the label file, or by symbolic links.
     A label that is not an integer is the name of a class. Classes are numbered from 0 in the order of their names, and records
@@ -93,6 +93,8 @@ class ImageFolder:
             for group in sorted(p for p in self.folder.iterdir() if p.is_dir())
             for image in sorted(group.rglob("*"))
             if image.suffix.lower() in EXTENSIONS
+            # .ipynb_checkpoints, or what other systems leave beside an image
+            and not any(part.startswith(".") for part in image.relative_to(self.folder).parts)
         ]
         if not found:
             hint = "give a file of labels, or one subfolder for each class"

@@ -86,6 +86,8 @@ class CustomOp:
             kind = default if isinstance(default, type) else type(default)
             if kind is tuple and isinstance(value, (list, tuple)):
                 value = tuple(value)
+            if isinstance(value, np.generic):
+                value = value.item()
             if kind is float and type(value) is int:
                 value = float(value)
             if type(value) is not kind:

@@ -249,7 +249,8 @@ if how == "interrupted":
 
 @pytest.mark.parametrize(
     ("how", "status", "told"),
-    [("ends", 0, ""), ("exits", 3, ""), ("raises", 1, "an error of the program's own"),
+    [pytest.param("ends", 0, "", marks=pytest.mark.thorough), ("exits", 3, ""),
+     pytest.param("raises", 1, "an error of the program's own", marks=pytest.mark.thorough),
      ("interrupted", -signal.SIGINT, "a checkpoint is being written"), ("fails", 120, "Input/output error")],
 )  # fmt: skip
 def test_the_end_of_the_program_waits(tmp_path: Path, how: str, status: int, told: str) -> None:

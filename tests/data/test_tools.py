@@ -69,7 +69,8 @@ def test_one_class(tmp_path: Path, capsys) -> None:
 
 
 def test_images_in_folders_of_classes(tmp_path: Path) -> None:
-    for name in ("cat/1.png", "ant/2.png", "cat/sub/3.PNG", "ant/notes.txt"):
+    hidden = (".ipynb_checkpoints/1-checkpoint.png", "cat/._1.png", "cat/.cache/1.png")
+    for name in ("cat/1.png", "ant/2.png", "cat/sub/3.PNG", "ant/notes.txt", *hidden):
         path = tmp_path / "images" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(photo(9))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import itertools
 import os
 import subprocess
 import sys
@@ -961,7 +962,7 @@ for _ in range(4):
     [
         ("print(weighted(x), flush=True)", "[1. 1. 1. 1.]"),
         ("job(x)(slow)", "job 'job' was called by an exit function that runs after the library's own: no callback would run"),
-        ("job(x * 2)", "no callback would run"),
+        pytest.param("job(x * 2)", "no callback would run", marks=pytest.mark.thorough),
         ("not_called_before(x)", "for the first time by an exit function that runs after the library's own"),
         (
             "with_a_thread(lambda: print(weighted(x)))",
@@ -1095,12 +1096,17 @@ train(x)
     assert "child left with 7" in done.stdout and done.returncode == 0, done.stdout + done.stderr
 
 
+JAX_RUNS = ["flow.get_all_variables()", "flow.load_variables({'w': x})", "weighted.plan()", "weighted.summary()",
+            "__import__('jax').numpy.ones(3)"]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "use",
-    ["flow.get_all_variables()", "flow.load_variables({'w': x})", "weighted.plan()", "weighted.summary()",
-     "__import__('jax').numpy.ones(3)"],
-)  # fmt: skip
-@pytest.mark.parametrize("child", ["weighted(x)", "pass"])
+    ("use", "child"),
+    [
+        *zip(JAX_RUNS, itertools.cycle(["weighted(x)", "pass"])),
+        *(pytest.param(*each, marks=pytest.mark.thorough) for each in zip(JAX_RUNS, itertools.cycle(["pass", "weighted(x)"]))),
+    ],
+)
 def test_a_fork_before_the_first_call_where_jax_runs_already(use, child):
     done = run(f"""
 @flow.global_function()
@@ -1142,11 +1148,21 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), job(x).get()[0])
     assert done.stdout.split() == ["2.0", "5", "2.0"], done.stderr
 
 
-@pytest.mark.parametrize("seconds", [0.05, 0.3, 0.7], ids=["importing JAX", "compiling", "running"])
+MOMENTS = {"importing JAX": 0.05, "compiling": 0.3, "running": 0.7}
+CALLS = {
+    "jobs": "now(x); job(x)(lambda value: None)",
+    "results that are freed": "[later(x) for _ in range(8)][-1].get()",
+    "JAX itself": "job(x); import jax; jax.numpy.ones(8) + 1",
+}
+
+
 @pytest.mark.parametrize(
-    "calls",
-    ["now(x); job(x)(lambda value: None)", "[later(x) for _ in range(8)][-1].get()", "job(x); import jax; jax.numpy.ones(8) + 1"],
-    ids=["jobs", "results that are freed", "JAX itself"],
+    ("calls", "seconds"),
+    [
+        pytest.param(calls, seconds, id=f"{what}-{moment}", marks=[] if (i + j) % 3 == 2 else pytest.mark.thorough)
+        for i, (what, calls) in enumerate(CALLS.items())
+        for j, (moment, seconds) in enumerate(MOMENTS.items())
+    ],
 )
 def test_daemon_threads_that_are_in_cpp_code_do_not_abort_the_end(calls: str, seconds: float):
     done = run(f"""
@@ -1180,9 +1196,9 @@ def test_an_exit_that_was_imported_before_the_package_is_not_seen():
     [
         ("sys.exit(3)", 3),
         ("raise SystemExit(main())", 120),  # nothing tells an exit hook of this one
-        ("sys.exit(main())", 4),
-        ("sys.exit('words')", 1),
-        ("sys.exit()", 120),
+        pytest.param("sys.exit(main())", 4, marks=pytest.mark.thorough),
+        pytest.param("sys.exit('words')", 1, marks=pytest.mark.thorough),
+        pytest.param("sys.exit()", 120, marks=pytest.mark.thorough),
         ("pass", 120),
         ("1 / 0", 1),
         ("exec('try:\\n    sys.exit(3)\\nexcept SystemExit: pass')", 120),

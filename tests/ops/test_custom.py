@@ -243,6 +243,14 @@ def test_wrong_calls(call, text):
 
 
 @pytest.mark.parametrize(
+    ("kind", "given"), [(int, np.int64(3)), (float, np.float32(3)), (float, np.int32(3)), (bool, np.bool_(True))]
+)
+def test_numbers_of_numpy_are_attributes(kind, given):
+    op = register_op(f"scaled_by_{kind.__name__}", attrs={"k": kind})(lambda x, *, k: x * k if type(k) is kind else None)
+    np.testing.assert_array_equal(predict(lambda x: op(x, k=given)), X * given)
+
+
+@pytest.mark.parametrize(
     ("arguments", "text"),
     [
         ({"name": "not an identifier"}, "needs an identifier as its name"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import jax
@@ -147,12 +148,13 @@ SINGLE = ("abs", "log", "relu")  # rows that stand for all ops of one Blob, elem
 FULL_SIZE = [p for p in ROWS if "cast_to_static_shape" in p.id or p.id.startswith("masks-")]  # the result has the bound's shape
 
 
-def _selected(params: Sequence[Any]) -> list[Any]:
+@cache
+def _selected() -> list[Any]:
     """One row an op, and three for all that work element by element on one Blob."""
     if THOROUGH:
-        return [p for p in params if p not in FULL_SIZE]
+        return [p for p in ROWS if p not in FULL_SIZE]
     chosen: dict[str, Any] = {}
-    for param in params:
+    for param in ROWS:
         if param in FULL_SIZE:
             continue
         row = param.values[0]
@@ -165,9 +167,6 @@ def _selected(params: Sequence[Any]) -> list[Any]:
     return list({id(param): param for param in chosen.values()}.values())
 
 
-SELECTED = _selected(ROWS)
-
-
 def _ways(row: Row, arrays: list[np.ndarray], axes: tuple[int, ...]) -> Iterator[tuple[int, list[int], int]]:
     """(axis, the inputs that are shorter on it, their size there)."""
     for axis in (0, 1) if THOROUGH else axes:
@@ -175,26 +174,47 @@ def _ways(row: Row, arrays: list[np.ndarray], axes: tuple[int, ...]) -> Iterator
             yield axis, chosen, 1 + zlib.crc32(row.name.encode()) % (arrays[chosen[0]].shape[axis] - 1)
 
 
-@pytest.mark.parametrize("row", SELECTED)
-def test_sizes_that_depend_on_data(row: Row, request: pytest.FixtureRequest) -> None:
-    arrays = _arrays(row)
-    moves_axes = any(f"[{family}-" in request.node.name for family in ("array", "indexing"))
-    for axis, chosen, n in _ways(row, arrays, (0, 1) if moves_axes else (0,)):
-        _compare(row, row.build, arrays, chosen, axis, n)
+# Which rows are selected is found out where they are used: tracing all of them takes too long for each process that looks for
+# tests. A test is a family of rows therefore.
+FAMILIES = sorted({param.id.split("-")[0] for param in ROWS})
 
 
-def _has_attributes(param: Any) -> bool:
-    row = param.values[0]
+def _each_of(family: str, test: Callable[[Row], None], selected: Callable[[Row], bool] = lambda row: True) -> None:
+    for param in _selected():
+        row = param.values[0]
+        if param.id.startswith(f"{family}-") and selected(row):
+            try:
+                test(row)
+            except BaseException as error:
+                error.add_note(f"in row {param.id}")
+                raise
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sizes_that_depend_on_data(family: str) -> None:
+    def holds(row: Row) -> None:
+        arrays = _arrays(row)
+        for axis, chosen, n in _ways(row, arrays, (0, 1) if family in ("array", "indexing") else (0,)):
+            _compare(row, row.build, arrays, chosen, axis, n)
+
+    _each_of(family, holds)
+
+
+def _has_attributes(row: Row) -> bool:
     return any(n.attrs for n in trace(row.build, [(a.shape, a.dtype) for a in _arrays(row)], row.train)[0].nodes)
 
 
-@pytest.mark.parametrize("row", SELECTED if THOROUGH else [p for p in SELECTED if _has_attributes(p)])
-def test_sizes_that_calls_decide(row: Row) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sizes_that_calls_decide(family: str) -> None:
     """A graph of the largest shapes gives for smaller arrays what a graph of their shapes gives.
 
     Only attributes can have been made for the largest shapes, and only gradients that ops say themselves see attributes apart
     from values.
     """
+    _each_of(family, _holds_for_calls, lambda row: THOROUGH or _has_attributes(row))
+
+
+def _holds_for_calls(row: Row) -> None:
     arrays = _arrays(row)
     for axis, chosen, n in _ways(row, arrays, (0,)):
         smaller = [_cut(a, axis, n) if i in chosen else a for i, a in enumerate(arrays)]

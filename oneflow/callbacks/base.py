@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from .._base.refuse import closest, refuse, shown
+from .._base.terse_repr import terse_repr
 from ..errors import ArgumentError
 
 Logs = dict[str, float]
@@ -33,6 +34,9 @@ class Callback:
     """
 
     trainer: Any = None
+
+    def __repr__(self) -> str:
+        return terse_repr(self)
 
     def on_train_begin(self, logs: Logs) -> None:
         """Before the first step of ``fit``."""

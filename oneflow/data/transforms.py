@@ -9,6 +9,7 @@ import numpy as np
 
 from .._base import check
 from .._base.refuse import refuse, shown
+from .._base.terse_repr import terse_repr
 from ..errors import ArgumentError, ShapeError
 
 
@@ -35,6 +36,9 @@ class ImageTransform:
         if isinstance(batch, (tuple, list)):
             return (self.changed(self._checked(batch[0]), rng), *batch[1:])
         return self.changed(self._checked(batch), rng)
+
+    def __repr__(self) -> str:
+        return terse_repr(self)
 
     def changed(self, images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """The images that take the place of these; to be overridden."""
@@ -178,6 +182,9 @@ class Composed:
 
     def __init__(self, transforms: Sequence[Any]):
         self._transforms = list(transforms)
+
+    def __repr__(self) -> str:
+        return f"Composed({self._transforms!r})"
 
     def __call__(self, batch: Any, rng: np.random.Generator) -> Any:
         for transform in self._transforms:

@@ -9,6 +9,7 @@ from typing import Any
 
 from .._base import check
 from .._base.refuse import refuse, shown
+from .._base.terse_repr import terse_repr
 from ..errors import ArgumentError, ModeError
 
 
@@ -22,6 +23,9 @@ class Logger:
       ...     def log_metrics(self, metrics, step):
       ...         print(step, metrics)
     """
+
+    def __repr__(self) -> str:
+        return terse_repr(self)
 
     def prepare(self, root: str, resumed: Mapping[str, Any] | None) -> None:
         """Chooses where to log. Called for all loggers of a trainer before any begins.

@@ -15,6 +15,7 @@ from .._base.dtype import dtype
 from .._base.jax import jax, jnp
 from .._base.refuse import refuse, shown
 from .._base.source import caller
+from .._base.terse_repr import terse_repr
 from ..errors import DtypeError
 from ..graph.graph import Graph, Objective, Variable, current
 from ..graph.node import Blob
@@ -23,7 +24,7 @@ from . import _check
 from ._grad_clipping import ClipGradientConf
 from ._loss_scale import LossScalePolicy, policy_of
 from .objective import checked_losses, named_blob, names_of_variables
-from .schedules import LrScheduler, PiecewiseConstantScheduler, terse_repr
+from .schedules import LrScheduler, PiecewiseConstantScheduler
 
 
 @dataclass(frozen=True, slots=True)

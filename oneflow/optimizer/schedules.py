@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import MutableMapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
 
 from .._base.jax import jnp
 from .._base.refuse import shown
+from .._base.terse_repr import terse_repr
 from . import _check
 from ._warmup import WarmupConf
 
@@ -109,12 +110,6 @@ class LrScheduler:
 
     def __repr__(self) -> str:
         return terse_repr(self)
-
-
-def terse_repr(made: Any) -> str:
-    """``Class(a=1, b=2)``, without arguments that are at their default."""
-    shown = [f for f in fields(made) if f.default is MISSING or getattr(made, f.name) != f.default]
-    return f"{type(made).__name__}({', '.join(f'{f.name}={getattr(made, f.name)!r}' for f in shown)})"
 
 
 def conf_name(argument: str) -> str:

@@ -79,6 +79,9 @@ class Trainer(Settings):
 
     _fit: Fit | None = None  # the current training, or the last one
 
+    def __repr__(self) -> str:
+        return f"<Trainer: {self.state}, epoch {self.current_epoch}, {self.global_step} steps done>"
+
     # --- what callbacks ask
 
     @property

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -578,3 +579,15 @@ def test_the_way_on_after_an_error_is_a_checkpoint_that_exists(tmp_path):
 
     with pytest.raises(CallbackError, match="its last checkpoint is '.*epoch=0-step=6'"):
         fit([Fails(), flow.callbacks.ModelCheckpoint(tmp_path)])
+
+
+def test_reprs_tell_the_arguments_that_were_given() -> None:
+    class Mine(flow.callbacks.Callback):
+        def __init__(self, period: int, *names: str, log_all: bool = False, **more: Any):
+            self.period, self._log_all = period, log_all
+
+    assert repr(Mine(3, "a", log_all=True, b=1)) == "Mine(period=3, log_all=True)"
+    assert repr(flow.callbacks.EarlyStopping("error", patience=5)) == "EarlyStopping(monitor='error', patience=5, mode='min')"
+    assert repr(flow.loggers.TensorBoardLogger("runs")) == "TensorBoardLogger(save_dir='runs')"
+    assert repr(flow.data.Normalize([1, 2], 3)) == "Normalize(mean=[1.0, 2.0], std=[3.0])"
+    assert repr(flow.Trainer(max_epochs=1)) == "<Trainer: idle, epoch 0, 0 steps done>"

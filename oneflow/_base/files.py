@@ -52,6 +52,15 @@ def open_regular(path: Path, *, follow_symlinks: bool = True) -> FileIO:
     return file
 
 
+def check_replaceable(path: Path) -> None:
+    """Raises OSError where a path is taken by anything but a regular file, such as a device."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    _check(mode, path)
+
+
 def _check(mode: int, path: Path) -> None:
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "special file")

@@ -14,7 +14,10 @@ from types import FrameType, TracebackType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NAME = __name__.partition(".")[0]
-_BETWEEN = {contextlib.__file__, functools.__file__}  # their frames are between the user's line and the library
+_BETWEEN = {
+    contextlib.__file__,
+    functools.__file__,
+}  # like those of frozen modules, their frames are between the user's line and the library
 _CALLED_BY_BOTH = sys.stdlib_module_names | {"jax", "jaxlib", "numpy"}  # their frames belong to whoever called them
 
 
@@ -52,7 +55,7 @@ def _is_library_frame(frame: FrameType) -> bool:
     filename = frame.f_code.co_filename
     if filename == "<string>":  # generated code: a dataclass's __init__ is ours, `python -c` is the user's
         return _package(frame) == _NAME
-    return is_library(filename) or filename in _BETWEEN
+    return is_library(filename) or filename in _BETWEEN or filename.startswith("<frozen ")
 
 
 def _package(frame: FrameType) -> str:

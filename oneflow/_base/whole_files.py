@@ -8,17 +8,24 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import ExportError
+from .files import check_replaceable
 from .refuse import refuse
 
 
 @contextmanager
 def replacing(what: str, path: Path) -> Iterator[Path]:
-    """A path beside ``path`` to write to, which is moved there in the end. Raises ExportError where the disk refuses."""
-    staged = path.with_name(f"{path.name}.{os.getpid()}.saving")
+    """A path beside ``path`` to write to, which is moved there in the end.
+
+    A symbolic link stays; what it leads to is replaced. Raises ExportError where the disk refuses, and where the path is that of
+    anything but a file.
+    """
+    target = Path(os.path.realpath(path))
+    staged = target.with_name(f"{target.name}.{os.getpid()}.saving")
     problem: Exception | None = None
     try:
+        check_replaceable(target)
         yield staged
-        os.replace(staged, path)
+        os.replace(staged, target)
     except OSError as error:
         problem = error
     finally:

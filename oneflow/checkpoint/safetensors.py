@@ -19,7 +19,7 @@ from .._base import check
 from .._base import dtype as dtypes
 from .._base.dtype import dtype as Dtype
 from .._base.extras import need
-from .._base.files import open_regular
+from .._base.files import check_replaceable, open_regular
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, CheckpointError, CheckpointExistsError, CheckpointNotFoundError
 
@@ -62,6 +62,7 @@ def write(path: Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any
     staged = f"{target}.{secrets.token_hex(6)}.saving"
     try:
         os.makedirs(os.path.dirname(target), exist_ok=True)
+        check_replaceable(target)
         whole = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}
         library.save_file(whole, staged, metadata=metadata)
         with open(staged, "rb+") as file:

@@ -174,7 +174,8 @@ def _show(options: Any) -> int:
         print(json.dumps(plain, indent=1))
     else:
         text = str(summary)
-        print(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(sys.stdout.encoding or "utf-8"))
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # there is no output where it was closed
+        print(text.encode(encoding, "backslashreplace").decode(encoding))
     if options.sheet:
         drawn = inspect.contact_sheet(paths, options.sheet, options.image_feature, options.count)
         print(f"{drawn} images: {options.sheet}", file=sys.stderr)

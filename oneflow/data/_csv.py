@@ -59,6 +59,9 @@ class CsvFile:
             refuse(DataError, f"a row of {self.path!r} is longer than the limit of {MAX_RECORD_BYTES} bytes: {longest}")
         first = next(self._rows(0, 1), [])
         columns = [name.strip() for name in first] if header else [str(i) for i in range(len(first))]
+        twice = [name for i, name in enumerate(columns) if name in columns[:i]]
+        if twice and not features:
+            refuse(DataError, f"two columns of {self.path!r} are called {twice[0]!r}", hint="give them names of their own")
         wanted = features or {name: ([name], None) for name in columns}
         for name, (sources, kind) in wanted.items():
             unknown = [c for c in sources if c not in columns]

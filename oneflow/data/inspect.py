@@ -279,6 +279,8 @@ def _verify_records(records: Records, image_features: Sequence[str]) -> Iterator
 def one_record(path: PathLike, number: int) -> Any:
     """Record ``number`` (from 0) of a part, as a message. Raises DataError where there are fewer."""
     seen = 0
+    if number < 0:
+        refuse(DataError, f"records are counted from 0, so record {number} does not exist")
     for records in read_part(path):
         if number < seen + len(records):
             return records.message(number - seen)

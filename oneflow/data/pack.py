@@ -73,6 +73,8 @@ def pack(
       DataError: the directory holds parts of something else; or the input is damaged.
     Example: >>> pack(Arrays("mnist.npz", {"image": "x_train", "label": "y_train"}), "train", parts=8)
     """
+    if not len(source):
+        refuse(DataError, "there are no records to pack")
     if isinstance(parts, bool) or not isinstance(parts, int) or not 1 <= parts <= len(source):
         refuse(ArgumentError, f"{len(source)} records can be packed into 1 to {len(source)} parts, not {shown(parts)}")
     folder = os.fspath(directory)

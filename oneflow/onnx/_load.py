@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -19,14 +20,15 @@ from .._base import dtype as dtypes
 from .._base.dtype import dtype as Dtype
 from .._base.dtype import from_numpy
 from .._base.extras import need
-from .._base.refuse import refuse
-from ..errors import ArgumentError, DtypeError, ExportError, OneFlowError, ShapeError
+from .._base.refuse import refuse, warn
+from ..errors import ArgumentError, CheckpointWarning, DtypeError, ExportError, OneFlowError, ShapeError
 from ..export._files import as_path
 from ..export._stablehlo import TensorSpec
 from ..graph.graph import current
 from ..graph.node import Blob
 from ..ops.constant import constant
 from ..ops.variable import get_variable
+from ..runtime.session import Session, default_session
 from . import _model_file
 from .readers import Known, NotRead, Reader, readers
 
@@ -77,7 +79,20 @@ class OnnxModel:
         self._refuse_unknown()
         parameters = {name for node in graph.node if node.op_type in _WITH_PARAMETERS for name in node.input[1:]}
         self._weights = {n for n, a in self._arrays.items() if _is_float(a) and (a.size > 1 or (a.ndim and n in parameters))}
-        self.variables = {variable_name(name): array for name, array in self._arrays.items() if name in self._weights}
+        self._names: dict[str, str] = {}
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()  # in which it has been called
+        self.variables = {self._variable_name(name): array for name, array in self._arrays.items() if name in self._weights}
+
+    def _variable_name(self, name: str) -> str:
+        """The name of a weight as a variable's, which is a file's in checkpoints: no other weight of the model has it."""
+        if name not in self._names:
+            base = name.replace("/", "-").strip("-.") or "variable"
+            taken, number = set(self._names.values()), 2
+            made = base
+            while made in taken:
+                made, number = f"{base}_{number}", number + 1
+            self._names[name] = made
+        return self._names[name]
 
     def _spec(self, value: Any) -> TensorSpec:
         kind = value.type.tensor_type
@@ -120,7 +135,27 @@ class OnnxModel:
         else:
             with scope.namespace(name):
                 made = reading.run()
+        self._tell_of_other_values(reading.stored)
         return made[0] if len(made) == 1 else tuple(made)
+
+    def _tell_of_other_values(self, stored: Mapping[str, np.ndarray]) -> None:
+        """Warns of variables that the job or the session had before, with other values than the file's, which are ``stored``."""
+        session, declared = default_session(), current("a model of flow.onnx.load").variables
+        other = []
+        for name, array in stored.items():
+            first = declared[name].initializer
+            if not (isinstance(first, _Stored) and _is_equal(first.array, array)):
+                other.append(name)  # the job declared it before
+        if session not in self._sessions:
+            cells = {name: session.store.cells.get(name) for name in stored}
+            there = [name for name, cell in cells.items() if cell is not None and cell.value is not None]
+            values = session.read(there) if there else {}
+            other += [name for name in there if not _is_equal(values[name], stored[name].reshape(values[name].shape))]
+            self._sessions.add(session)
+        if other:
+            more = f" and {len(other) - 1} more" if len(other) > 1 else ""
+            rule = f"variable {other[0]!r}{more} of {self.path!r} is in use for something else: the model computes with its value"
+            warn(CheckpointWarning, f"{rule}, not with the file's; name= gives it variables of its own")
 
     def _check(self, inputs: Sequence[Any]) -> None:
         what = f"the model {self.path!r}"
@@ -158,9 +193,8 @@ def _is_float(array: np.ndarray) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
-def variable_name(name: str) -> str:
-    """An initializer's name as a variable's, which is a file's in checkpoints."""
-    return name.replace("/", "-").strip("-.") or "variable"
+def _is_equal(a: np.ndarray, b: np.ndarray) -> bool:
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
 class _Reading:
@@ -176,6 +210,7 @@ class _Reading:
             self.values[spec.name] = blob
         self.scalars = set(self._rank_0(inputs))
         self.made = 0
+        self.stored: dict[str, np.ndarray] = {}  # the file's values of variables
 
     def _rank_0(self, inputs: Sequence[Blob]) -> Iterator[str]:
         """Values that have rank 0 in ONNX; as Blobs they have shape (1,)."""
@@ -282,7 +317,7 @@ class _Reading:
 
     def trains(self, value: Value) -> bool:
         """Whether a value is a variable that a train job trains."""
-        return isinstance(value, Known) and value.weight and self.trainable(variable_name(value.name))
+        return isinstance(value, Known) and value.weight and self.trainable(self.model._variable_name(value.name))
 
     def statistic(self, value: Value) -> Blob:
         """A moving statistic: a variable, whatever it holds, that no optimizer trains."""
@@ -292,14 +327,18 @@ class _Reading:
 
     def variable(self, value: Known, shape: Sequence[int], element: Dtype, trained: bool) -> Blob:
         stored = _Stored(value.array, value.name)
-        return get_variable(variable_name(value.name), tuple(shape), element, stored, trainable=trained)
+        made = get_variable(self.model._variable_name(value.name), tuple(shape), element, stored, trainable=trained)
+        self.stored[made.node.attrs["variable"]] = value.array
+        return made
 
 
 def load(path: str | os.PathLike[str]) -> OnnxModel:
     """Reads an ONNX model, to be called in the bodies of jobs.
 
-    Floating-point weights become variables of the same names, with "-" for "/": train jobs train them, and checkpoints hold
-    them. Control flow, sequences, strings and random nodes are not supported.
+    Floating-point weights become variables of the same names, with "-" for "/" (and a number behind where two would have one
+    name): train jobs train them, and checkpoints hold them. Where a session has variables of those names, the model computes with
+    their values, and a CheckpointWarning says so if they are others than the file's. Control flow, sequences, strings and random
+    nodes are not supported.
 
     Args:
       path: an .onnx file; external data are beside it.

@@ -278,6 +278,12 @@ def _choices(values: Sequence[int]) -> str:
     return " or ".join(map(str, values))
 
 
+def _holds_bool(data: list[Any]) -> bool:
+    """Whether true or false is among nested lists of numbers, where NumPy takes it for 1 or 0."""
+    kinds = set(map(type, data))
+    return bool in kinds or (list in kinds and any(map(_holds_bool, data)))
+
+
 def _from_json(data: Any, tensor: Tensor, shape: tuple[int, ...]) -> np.ndarray:
     """An array of JSON numbers, flat or nested."""
     name, dtype = tensor.name, tensor.dtype
@@ -290,7 +296,7 @@ def _from_json(data: Any, tensor: Tensor, shape: tuple[int, ...]) -> np.ndarray:
     if array.size != math.prod(shape) or array.shape not in ((array.size,), shape):
         _bad(f"input {name!r} has shape {list(shape)}, and its data has shape {shown(list(array.shape))}")
     kinds = "b" if dtype.kind == "b" else "iu" if dtype.kind in "iu" else "iuf"
-    if array.size and array.dtype.kind not in kinds:
+    if array.size and (array.dtype.kind not in kinds or (kinds != "b" and _holds_bool(data))):
         what = {"b": "true or false", "iu": "whole numbers", "iuf": "numbers"}[kinds]
         _bad(f"input {name!r} is {tensor.datatype}, and its data must be {what}")
     with np.errstate(over="ignore", invalid="ignore"):

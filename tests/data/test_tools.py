@@ -61,6 +61,12 @@ def test_images_with_a_label_file(tmp_path: Path, capsys) -> None:
         inputs.ImageFolder(folder, labels)
 
 
+def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b,a\n1,2,3\n")
+    with pytest.raises(DataError, match=r"two columns of '.*a.csv' are called 'a'"):
+        inputs.CsvFile(tmp_path / "a.csv")
+
+
 def test_one_class(tmp_path: Path, capsys) -> None:
     (tmp_path / "images" / "ant").mkdir(parents=True)
     (tmp_path / "images" / "ant" / "1.png").write_bytes(photo(9))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,20 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"(?s)cannot be written.*try +create the directory .*missing. first"):
         flow.export.onnx(job, tmp_path / "missing" / "m.onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_path_that_is_not_that_of_a_file_stays_what_it_is(tmp_path: Path) -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return x + 1
+
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("m.onnx")
+    with pytest.raises(ExportError, match="cannot be written: it is a FIFO, not a regular file"):
+        flow.export.onnx(job, tmp_path / "fifo")
+    for _ in range(2):
+        flow.export.onnx(job, tmp_path / "link")
+    assert (tmp_path / "fifo").is_fifo() and (tmp_path / "link").is_symlink() and (tmp_path / "m.onnx").stat().st_size > 0
 
 
 def test_results_that_no_op_makes(tmp_path: Path) -> None:

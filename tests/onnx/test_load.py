@@ -12,7 +12,7 @@ from running import close
 
 import oneflow as flow
 import oneflow.typing as tp
-from oneflow.errors import ArgumentError, DtypeError, ExportError, ModeError, ShapeError
+from oneflow.errors import ArgumentError, CheckpointWarning, DtypeError, ExportError, ModeError, ShapeError
 
 onnx = pytest.importorskip("onnx", reason="needs the extra [onnx]")
 torch = pytest.importorskip("torch", reason="its exporter makes the models")
@@ -176,6 +176,59 @@ def test_copies_and_frozen_variables(tmp_path: Path) -> None:
     weights = {n for n in before if not n.startswith("System-") and not n.endswith("-momentum")}
     assert len(weights) == 8
     assert changed & weights == {n for n in weights if n.startswith("second") and "bias" in n}
+
+
+def scaled(path: Path, first: float, second: float, names: tuple[str, str] = ("w/a", "w-a")) -> Any:
+    """A model that multiplies by two vectors."""
+    nodes = [onnx.helper.make_node("Mul", ["x", names[0]], ["t"]), onnx.helper.make_node("Mul", ["t", names[1]], ["y"])]
+    made = node_model(*nodes)
+    for name, value in zip(names, (first, second), strict=True):
+        made.graph.initializer.append(onnx.numpy_helper.from_array(np.full(3, value, np.float32), name))
+    onnx.save(made, str(path))
+    return flow.onnx.load(path)
+
+
+def test_weights_whose_names_would_be_one_as_variables(tmp_path: Path) -> None:
+    for names, made in ((("w/a", "w-a"), ["w-a", "w-a_2"]), (("...", "//"), ["variable", "variable_2"])):
+        flow.clear_default_session()
+        assert list(scaled(tmp_path / "m.onnx", 2, 5, names).variables) == made
+        (found,) = loaded(tmp_path / "m.onnx", np.ones((2, 3), np.float32))(np.ones((2, 3), np.float32))
+        np.testing.assert_array_equal(found, np.full((2, 3), 10.0))
+
+
+def test_values_that_the_session_had_before_are_told(tmp_path: Path) -> None:
+    x = np.ones((2, 3), np.float32)
+    one, two = scaled(tmp_path / "one.onnx", 2, 5), scaled(tmp_path / "two.onnx", 3, 7)
+
+    def job(body: Any) -> Any:
+        @flow.global_function()
+        def predict(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+            return body(x)
+
+        return predict(x)[0, 0]
+
+    assert job(one) == 10 and job(scaled(tmp_path / "again.onnx", 2, 5)) == 10
+    with pytest.warns(CheckpointWarning, match=r"variable 'w-a' and 1 more of '.*two.onnx' is in use for something else"):
+        assert job(two) == 10
+    assert job(two) == 10  # told once in a session
+    assert job(lambda x: two(x, name="own")) == 21
+    flow.load_variables({"w-a": np.zeros(3, np.float32)})
+    assert job(one) == 0  # its own variables
+    flow.clear_default_session()
+    with pytest.warns(CheckpointWarning, match="gives it variables of its own"):
+        job(lambda x: one(x) + two(x))
+
+
+def test_split_by_a_number_of_outputs(tmp_path: Path) -> None:
+    made = node_model(
+        onnx.helper.make_node("Split", ["x"], ["a", "b"], axis=1, num_outputs=2),
+        onnx.helper.make_node("Concat", ["b", "a"], ["y"], axis=1),
+    )
+    made.opset_import[0].version = 18
+    onnx.save(made, str(tmp_path / "m.onnx"))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    (found,) = loaded(tmp_path / "m.onnx", x)(x)
+    np.testing.assert_array_equal(found, x[:, [2, 0, 1]])
 
 
 # --- refused

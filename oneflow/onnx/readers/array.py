@@ -81,6 +81,8 @@ def _concat(ctx: Reader, *xs: Any) -> Blob:
 def _split(ctx: Reader, x: Any, sizes: Any = None) -> list[Blob]:
     blob = ctx.blob(x)
     axis, count = ctx.attr("axis", 0) % blob.ndim, len(ctx.node.output)
+    if ctx.attr("num_outputs", count) != count:
+        ctx.refuse(f"its num_outputs is not the number of its outputs, {count}")
     given = ctx.attr("split") if sizes is None else ctx.ints(sizes, "the sizes")
     if given is None:
         each = -(-blob.shape[axis] // count)

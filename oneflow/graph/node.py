@@ -26,6 +26,7 @@ class Owner(Protocol):
 
     name: str
     generation: Generation
+    inputs: list[Any]
     variables: dict[str, Any]
     assigns: dict[str, Any]
 

@@ -107,4 +107,4 @@ def _describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     return f"cross-entropy in {_native.part().library.describe('cross_entropy', spec)}"
 
 
-NATIVE = Native(lower, _unsupported_reason, _describe, follows=True)
+NATIVE = Native(lower, _unsupported_reason, _describe, splits_evenly=True, follows=True)

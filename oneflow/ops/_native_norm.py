@@ -168,10 +168,10 @@ def _describe(norm: Norm, x: Any) -> str:
 
 LAYER = Native(
     lower_layer, _unsupported_layer, lambda arrays, attrs: _describe(layer(arrays[0].shape, **attrs), arrays[0]),
-    narrows=False,
+    splits_evenly=True, narrows=False,
 )  # fmt: skip
 GROUPS = Native(
     lower_groups, _unsupported_groups,
     lambda arrays, attrs: _describe(groups(arrays[0].shape, len(arrays) - 1, **attrs), arrays[0]),
-    narrows=False,
+    splits_evenly=True, narrows=False,
 )  # fmt: skip

@@ -576,6 +576,8 @@ def test_a_transformer_trains_on_several_devices_as_on_one(devices: int, options
         np.testing.assert_allclose(variables[name], value, rtol=1e-2, atol=1e-3, err_msg=name)
     for call in calls:
         assert f'"{_native.target(call)}"' in program, call
+    if not calls:  # each device would compute the whole batch
+        assert not any(f'"{_native.target(call)}"' in program for call in ("attention", "layer_norm"))
 
 
 def attending_stages(native: bool, micro_batches: int, mixed: bool) -> Any:

@@ -295,6 +295,7 @@ def test_the_garbage_collector_rests_while_jax_is_imported_and_is_then_as_before
         (tmp_path / f"imported_{name}.py").write_text("import gc\nwas_on = gc.isenabled()\n", encoding="utf-8")
     (tmp_path / "imported_not.py").write_text("raise OSError", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
+    gc.unfreeze()  # of conftest.py
     import_module = lazy_jax._module
     assert not import_module("imported_as_ever").was_on
     assert gc.isenabled() and not gc.get_freeze_count()

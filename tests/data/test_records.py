@@ -107,7 +107,7 @@ def test_other_modules_of_core() -> None:
 # --- features of many records, against the protobuf library
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(features(), min_size=1, max_size=6))
 def test_scanner_agrees_with_protobuf(made) -> None:
     data = [m.SerializeToString() for m in (record(**f) for f in made)]

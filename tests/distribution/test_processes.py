@@ -227,7 +227,7 @@ LOST = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", LOST)
+@pytest.mark.parametrize("how", [h if h != "sleeps" else pytest.param(h, marks=pytest.mark.thorough) for h in LOST])
 def test_a_lost_process_ends_the_others_with_a_clear_error(how: str, program: Any) -> None:
     done = program(LOSING, *TWO, arguments=(how,))
     status, texts = LOST[how]
@@ -267,7 +267,7 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("end", [True, False])
+@pytest.mark.parametrize("end", [pytest.param(True, marks=pytest.mark.thorough), False])
 def test_a_hang_inside_a_step_that_all_are_in(end: bool, program: Any) -> None:
     """A host function hangs in the first process, and the other waits for it inside of the same call."""
     done = program(HANGING, *TWO, arguments=("end" if end else "go on",))

@@ -109,6 +109,7 @@ def test_variables_without_positions_for_other_data_and_devices(tmp_path: Path) 
     assert job()[0][0][0] == 0
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_with_a_large_shuffle_buffer_is_read_again(tmp_path: Path) -> None:
     folder = made_data.numbered(tmp_path / "data")
 

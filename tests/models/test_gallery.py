@@ -21,7 +21,10 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+LONGER = ("train_segmentation.py",)
+
+
+@pytest.mark.parametrize("name", [n if n not in LONGER else pytest.param(n, marks=pytest.mark.thorough) for n in PROGRAMS])
 def test_a_program_of_the_gallery(name: str, tmp_path: Path) -> None:
     arguments, printed = PROGRAMS[name]
     done = subprocess.run(

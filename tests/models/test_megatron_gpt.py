@@ -42,6 +42,7 @@ def trained(dataset: str, options: str, steps: int = 3) -> tuple[list[float], di
     return losses, {name: value for name, value in values.items() if "-iteration-" not in name}  # named after the layout
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 def test_many_devices_train_as_one_does(dataset: str) -> None:
     axes = (

@@ -495,7 +495,7 @@ SHARDED: dict[str, Callable[[bool], tuple[Callable[..., Any], list[Any]]]] = {
 @pytest.mark.parametrize("vmapped", [False, True])
 @pytest.mark.parametrize("name", SHARDED)
 @given(axes=st.lists(AXES, min_size=12, max_size=12), seed=st.integers(0, 100))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 def test_calls_of_arrays_that_are_sharded_in_any_way(name: str, vmapped: bool, axes: list[Any], seed: int) -> None:
     mesh, rng = mesh_of_four(), np.random.default_rng(seed)
     (whole, shapes), (sharded, _) = SHARDED[name](False), SHARDED[name](True)

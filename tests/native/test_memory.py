@@ -50,6 +50,7 @@ def test_a_step_finds_the_memory_of_the_one_before() -> None:
     assert kept * 3 < returned, (kept, returned)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a policy of glibc's allocator")
 def test_also_where_somebody_else_starts_jax_after_the_import() -> None:
     started = "import oneflow, jax; jax.devices()\n"

@@ -106,7 +106,7 @@ MODELS = {
     [
         *((name, False) for name in MODELS),
         pytest.param("resnet18", True, marks=pytest.mark.thorough),
-        ("transformer encoder", True),
+        pytest.param("transformer encoder", True, marks=pytest.mark.thorough),
         ("recipe", True),
     ],
 )

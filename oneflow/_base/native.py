@@ -202,25 +202,26 @@ def split_over_devices(
         return compute(sizes)
     from jax.experimental.custom_partitioning import custom_partitioning
 
+    def as_made(each: list[Any]) -> Any:
+        return tuple(each) if len(made) > 1 else each[0]
+
     def partition(mesh: Any, arguments: Any, results: Any) -> Any:
         split = _splits(mesh, sizes, along.split(), list(zip(given, (a.sharding for a in arguments), strict=True)))
         pieces = {name: size // math.prod(mesh.shape[axis] for axis in split.get(name, ())) for name, size in sizes.items()}
-        dtypes = [result.dtype for result in (results if len(made) > 1 else [results])]
+        dtypes = [result.dtype for result in jax.tree.leaves(results)]
 
         def sharding(names: str) -> Any:
             spec = jax.sharding.PartitionSpec(*(split.get(name) or None for name in names.split()))
             return jax.sharding.NamedSharding(mesh, spec)
 
         def run(*arrays: Any) -> Any:
-            found = compute(pieces)(*arrays)
             summed = []
-            for names, dtype, array in zip(made, dtypes, found if len(made) > 1 else [found], strict=True):
+            for names, dtype, array in zip(made, dtypes, jax.tree.leaves(compute(pieces)(*arrays)), strict=True):
                 axes = tuple(axis for name, over in split.items() if name not in names.split() for axis in over)
                 summed.append(jax.lax.psum(array, axes).astype(dtype) if axes else array)
-            return tuple(summed) if len(made) > 1 else summed[0]
+            return as_made(summed)
 
-        shardings = tuple(map(sharding, made))
-        return mesh, on_devices_of(mesh, run), shardings if len(made) > 1 else shardings[0], tuple(map(sharding, given))
+        return mesh, on_devices_of(mesh, run), as_made([*map(sharding, made)]), tuple(map(sharding, given))
 
     partitioned = custom_partitioning(lambda *arrays: compute(sizes)(*arrays))
     rule = f"{', '.join(given)} -> {', '.join(made)}"
@@ -238,7 +239,7 @@ def split_over_devices(
         names = [f"{name} {axes}" if each else axes for axes, each in zip(given, batched, strict=True)]
         made_of = [f"{name} {axes}" for axes in made]
         run = split_over_devices(of_pieces, {**sizes, name: size}, names, made_of, f"{name} {along}")
-        return run(*arrays), True if len(made) == 1 else (True,) * len(made)
+        return run(*arrays), as_made([True] * len(made))
 
     vmappable.def_vmap(vmapped)
     return vmappable

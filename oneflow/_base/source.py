@@ -14,10 +14,8 @@ from types import FrameType, TracebackType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NAME = __name__.partition(".")[0]
-_BETWEEN = {
-    contextlib.__file__,
-    functools.__file__,
-}  # like those of frozen modules, their frames are between the user's line and the library
+# like those of frozen modules, their frames are between the user's line and the library
+_BETWEEN = {contextlib.__file__, functools.__file__}
 _CALLED_BY_BOTH = sys.stdlib_module_names | {"jax", "jaxlib", "numpy"}  # their frames belong to whoever called them
 
 

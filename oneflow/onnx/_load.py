@@ -141,20 +141,24 @@ class OnnxModel:
     def _tell_of_other_values(self, stored: Mapping[str, np.ndarray]) -> None:
         """Warns of variables that the job or the session had before, with other values than the file's, which are ``stored``."""
         session, declared = default_session(), current("a model of flow.onnx.load").variables
-        other = []
+        other: dict[str, None] = {}
         for name, array in stored.items():
             first = declared[name].initializer
             if not (isinstance(first, _Stored) and _is_equal(first.array, array)):
-                other.append(name)  # the job declared it before
+                other[name] = None  # the job declared it before
         if session not in self._sessions:
             cells = {name: session.store.cells.get(name) for name in stored}
             there = [name for name, cell in cells.items() if cell is not None and cell.value is not None]
             values = session.read(there) if there else {}
-            other += [name for name in there if not _is_equal(values[name], stored[name].reshape(values[name].shape))]
+            shaped = {name: stored[name].reshape(value.shape) for name, value in values.items()}
+            other |= dict.fromkeys(name for name in there if not _is_equal(values[name], shaped[name]))
             self._sessions.add(session)
         if other:
             more = f" and {len(other) - 1} more" if len(other) > 1 else ""
-            rule = f"variable {other[0]!r}{more} of {self.path!r} is in use for something else: the model computes with its value"
+            first_name = next(iter(other))
+            rule = (
+                f"variable {first_name!r}{more} of {self.path!r} is in use for something else: the model computes with its value"
+            )
             warn(CheckpointWarning, f"{rule}, not with the file's; name= gives it variables of its own")
 
     def _check(self, inputs: Sequence[Any]) -> None:

@@ -217,6 +217,9 @@ def test_values_that_the_session_had_before_are_told(tmp_path: Path) -> None:
     flow.clear_default_session()
     with pytest.warns(CheckpointWarning, match="gives it variables of its own"):
         job(lambda x: one(x) + two(x))
+    three = scaled(tmp_path / "three.onnx", 4, 9)
+    with pytest.warns(CheckpointWarning, match="variable 'w-a' and 1 more of"):  # of the job and of the session alike
+        job(lambda x: one(x) + three(x))
 
 
 def test_split_by_a_number_of_outputs(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ few_channels_by_xla = jax.jit(gradients, static_argnums=0)
 many_channels_by_xla = jax.jit(gradients, static_argnums=0)  # loops that are not optimized take longer than compiling
 
 
-def by_xla_in_float64(g: native.Geometry, *arrays: np.ndarray) -> tuple[Any, ...]:
+def by_xla_in_float64(g: native.Geometry, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     """The result and both gradients; those of the arrays that were asked for last are kept, for another number of threads."""
     key = g, *((v.shape, v.tobytes()) for v in arrays)
     if key not in _last:
@@ -48,13 +48,13 @@ def by_xla_in_float64(g: native.Geometry, *arrays: np.ndarray) -> tuple[Any, ...
     return _last[key]
 
 
-_last: dict[Any, tuple[Any, ...]] = {}
+_last: dict[Any, tuple[np.ndarray, ...]] = {}
 
 
-def _computed(g: native.Geometry, *arrays: np.ndarray) -> tuple[Any, ...]:
+def _computed(g: native.Geometry, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     found = few_channels_by_xla if arrays[0].shape[-1] < 64 else many_channels_by_xla
-    with jax.enable_x64(True):
-        return found(g, *(v.astype(np.float64) for v in arrays))  # type: ignore[no-any-return]
+    with jax.enable_x64(True):  # NumPy's arrays: JAX's would be in the way of tests that change the number of devices
+        return tuple(np.asarray(v) for v in found(g, *(v.astype(np.float64) for v in arrays)))
 
 
 def compare(

@@ -188,14 +188,15 @@ def split_over_devices(
 ) -> Callable[..., Any]:
     """A function of arrays that may be sharded: each device computes what its pieces of them yield.
 
-    Where the arguments are split along an axis that a result does not have, the devices' results are added up.
+    Where the arguments are split along an axis that a result does not have, the devices' results are added up. Uneven pieces are
+    filled up with zeros, which ``compute`` must add nothing for to such a sum.
 
     Args:
       compute: ``compute(sizes)`` is the function of pieces whose axes have these sizes, several results as a tuple.
       sizes: those of all axes, by name, of the whole arrays.
       given: of each argument the names of its axes: ``"batch channels"``.
       made: the same of each result.
-      along: the names of the axes that may be split, evenly; arguments that are split along others are gathered first.
+      along: the names of the axes that may be split; arguments that are split along others are gathered first.
       sharded: whether they may be; if not, this is ``compute(sizes)``.
     """
     if not sharded:
@@ -207,14 +208,25 @@ def split_over_devices(
 
     def partition(mesh: Any, arguments: Any, results: Any) -> Any:
         split = _splits(mesh, sizes, along.split(), list(zip(given, (a.sharding for a in arguments), strict=True)))
-        pieces = {name: size // math.prod(mesh.shape[axis] for axis in split.get(name, ())) for name, size in sizes.items()}
+        counts = {name: math.prod(mesh.shape[axis] for axis in split.get(name, ())) for name in sizes}
+        pieces = {name: math.ceil(size / counts[name]) for name, size in sizes.items()}
         dtypes = [result.dtype for result in jax.tree.leaves(results)]
 
         def sharding(names: str) -> Any:
             spec = jax.sharding.PartitionSpec(*(split.get(name) or None for name in names.split()))
             return jax.sharding.NamedSharding(mesh, spec)
 
+        def filled_up(array: Any, names: str) -> Any:
+            """A piece, with zeros where it reaches beyond the whole array: XLA has anything there."""
+            for axis, name in enumerate(names.split()):
+                if pieces[name] * counts[name] > sizes[name]:
+                    index = jax.lax.broadcasted_iota(np.int32, array.shape, axis)
+                    rest = sizes[name] - jax.lax.axis_index(split[name]) * pieces[name]
+                    array = jax.numpy.where(index < rest, array, jax.numpy.zeros((), array.dtype))
+            return array
+
         def run(*arrays: Any) -> Any:
+            arrays = tuple(map(filled_up, arrays, given))
             summed = []
             for names, dtype, array in zip(made, dtypes, jax.tree.leaves(compute(pieces)(*arrays)), strict=True):
                 axes = tuple(axis for name, over in split.items() if name not in names.split() for axis in over)
@@ -268,8 +280,7 @@ def _splits(
     split: dict[str, tuple[str, ...]] = {}
     for name in along:
         found = next(filter(None, (axes(names, sharding, name) for names, sharding in arrays)), ())
-        even = sizes[name] % math.prod(mesh.shape[axis] for axis in found) == 0  # XLA would pad the pieces with anything
-        split[name] = found if even and not used & set(found) else ()
+        split[name] = () if used & set(found) else found
         used |= set(split[name])
     return split
 

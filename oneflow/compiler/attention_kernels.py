@@ -227,5 +227,5 @@ def _narrowed_inputs(attrs: Mapping[str, Any]) -> int:
     return 1 if attrs["packed"] else 3  # without the mask
 
 
-NATIVE = Native(lower, _unsupported_reason, _describe, splits_evenly=True, narrowed_inputs=_narrowed_inputs)
+NATIVE = Native(lower, _unsupported_reason, _describe, narrowed_inputs=_narrowed_inputs)
 ATTENTION = OpDef("attention", define, native=NATIVE)

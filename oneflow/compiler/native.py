@@ -92,21 +92,11 @@ def _unsupported_reason(node: Node, arrays: Sequence[Any], without: str) -> str 
         return without
     if _is_sharded(node) and not native.sharded:
         return "its arrays are sharded over several devices"
-    if _is_sharded(node) and native.splits_evenly and _is_uneven(node):
-        return "its batch is not split evenly over the devices"
     return native.unsupported_reason(arrays, node.attrs)
 
 
 def _is_sharded(node: Node) -> bool:
     return node.scope.placement.parallel_num > 1
-
-
-def _is_uneven(node: Node) -> bool:
-    if node.is_mirrored:
-        return False
-    pieces = node.scope.placement.hierarchy[0]  # along the batch axis
-    blobs = (*node.inputs, *(spec.blob for spec in node.graph.inputs))  # behind a reshape nothing tells what a batch was
-    return any(b.batch_axis >= 0 and b.shape[b.batch_axis] % pieces for b in blobs)
 
 
 def declared(node: Node, narrow: dtype | None) -> list[Any]:

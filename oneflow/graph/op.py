@@ -24,7 +24,6 @@ class Native:
       describe: ``describe(arrays, attrs)`` names the kernel that computes a call.
       sharded: what each device computes of arrays that are sharded over several; ``lower`` is then given ``sharded=True``.
         "" where it does not take such arrays.
-      splits_evenly: devices that cannot split the batch evenly would each compute all of it, so that XLA does.
       narrows: it computes float32 arrays in bfloat16 if ``lower`` is given ``narrow=True``; it may then keep arrays in float32
         where that costs less (weights, and their gradients).
       follows: in mixed precision it reads its float32 inputs in bfloat16 where they come from an op that computes in bfloat16.
@@ -36,7 +35,6 @@ class Native:
     unsupported_reason: Callable[[Sequence[Any], Mapping[str, Any]], str | None]
     describe: Callable[[Sequence[Any], Mapping[str, Any]], str]
     sharded: str = "sharded over the batch"
-    splits_evenly: bool = False
     narrows: bool = True
     follows: bool = False
     narrowed_inputs: Callable[[Mapping[str, Any]], int] | None = None

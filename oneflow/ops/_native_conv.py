@@ -168,38 +168,23 @@ def _unfold(a: Array, axis: int, size: int) -> Array:
 
 @lru_cache(maxsize=1024)
 def _sharded(kind: int, g: Geometry, x: Shape, w: Shape, dtype: Any) -> Callable[[Array, Array], Array]:
-    """A call of which each device computes the samples that it has. Inputs that are split along other axes are gathered first.
+    """A call of which each device computes the samples that it has. Inputs that are split along other axes are gathered first."""
+    n, channels, *space = g.output_shape(*g.channels_second(x, w))
+    axes = [_named("nsc", x), _named("nro", (n, *space, channels)), _named("vwu", w)]
+    sizes = {name: size for each in axes for name, size in each.items()}
+    data, output, weights = map(" ".join, axes)
+    given, made = (([data, weights], output), ([output, weights], data), ([data, output], weights))[kind]
 
-    A gradient to weights, which is a sum over samples, gathers uneven pieces as well.
-    """
-    from jax.experimental.custom_partitioning import custom_partitioning
+    def compute(pieces: Mapping[str, int]) -> Callable[[Array, Array], Array]:
+        return lambda a, b: _on_one_device(kind, g, a, b, (pieces["n"], *x[1:]), w, dtype)
 
-    def run(a: Array, b: Array) -> Array:
-        return _on_one_device(kind, g, a, b, (a.shape[0], *x[1:]), w, dtype)
+    return _native.split_over_devices(compute, sizes, given, [made], "n")
 
-    partitioned = custom_partitioning(run)
 
-    def partition(mesh: Any, given: Any, result: Any) -> Any:
-        spec = given[0].sharding.spec
-        axes = spec[0] if spec else None
-        if kind == BACKWARD_WEIGHTS and axes is not None:
-            names = axes if isinstance(axes, tuple) else (axes,)
-            if given[0].shape[0] % math.prod(mesh.shape[axis] for axis in names):
-                axes = None  # XLA pads uneven pieces with anything, which would be summed
-        whole, split = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*s)) for s in ((), (axes,)))
-        if kind != BACKWARD_WEIGHTS:
-            return mesh, _native.on_devices_of(mesh, run), split, (split, whole)
-
-        def summed(a: Array, b: Array) -> Array:
-            return run(a, b) if axes is None else lax.psum(run(a, b), axes)
-
-        return mesh, _native.on_devices_of(mesh, summed), whole, (split, split)
-
-    names = lambda letter, count: " ".join(f"{letter}{i}" for i in range(count))  # noqa: E731
-    data, output, weights = f"n {names('s', len(x) - 2)} c", f"n {names('r', len(x) - 2)} o", names("w", len(w))
-    rule = (f"{data}, {weights} -> {output}", f"{output}, {weights} -> {data}", f"{data}, {output} -> {weights}")[kind]
-    partitioned.def_partition(partition=partition, infer_sharding_from_operands=None, sharding_rule=rule)
-    return partitioned
+def _named(letters: str, shape: Shape) -> dict[str, int]:
+    """The sizes of axes by name, of which the letter in the middle is for any number."""
+    between = [f"{letters[1]}{i}" for i in range(len(shape) - 2)]
+    return dict(zip([letters[0], *between, letters[2]], shape, strict=True))
 
 
 # --- convolutions: the first call, whose gradients are the others

@@ -37,29 +37,23 @@ def _refusal(dtype: str, rows: int, classes: int) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def differentiable(rows: int, classes: int, sharded: bool = False) -> Callable[[Array, Array], Array]:
-    """The losses, float32 (rows,), of logits (rows, classes) and labels, int32 (rows,); differentiable in the logits.
+def differentiable(samples: int, rows: int, classes: int, sharded: bool = False) -> Callable[[Array, Array], Array]:
+    """The losses, float32 (samples, rows), of logits (samples, rows, classes) and labels, int32; differentiable in the logits.
 
-    ``sharded``: the rows may be, over several devices.
+    ``sharded``: they may be, over several devices, the samples unevenly, too.
     """
 
-    def result(pieces: Mapping[str, int]) -> Callable[..., Any]:
-        def compute(logits: Array, labels: Array) -> Any:
-            each, spec = ((pieces["r"],), np.float32), _spec(logits.dtype, pieces["r"], classes)
-            return _native.call_several("cross_entropy", spec, [each, each], logits, labels)
+    def result(logits: Array, labels: Array) -> Any:
+        each, spec = (labels.shape, np.float32), _spec(logits.dtype, labels.size, classes)
+        return _native.call_several("cross_entropy", spec, [each, each], logits, labels)
 
-        return compute
+    def gradient(logits: Array, labels: Array, *others: Array) -> Any:
+        spec, made = _spec(logits.dtype, labels.size, classes), (logits.shape, logits.dtype)
+        return _native.call_several("cross_entropy_grad", spec, [made], logits, labels, *others, aliases={0: 0})[0]
 
-    def gradient(pieces: Mapping[str, int]) -> Callable[..., Any]:
-        def compute(logits: Array, *others: Array) -> Any:
-            spec, made = _spec(logits.dtype, pieces["r"], classes), (logits.shape, logits.dtype)
-            return _native.call_several("cross_entropy_grad", spec, [made], logits, *others, aliases={0: 0})[0]
-
-        return compute
-
-    sizes = {"r": rows, "c": classes}
-    run = _native.split_over_devices(result, sizes, ["r c", "r"], ["r", "r"], "r", sharded)
-    run_back = _native.split_over_devices(gradient, sizes, ["r c", "r", "r", "r"], ["r c"], "r", sharded)
+    sizes, scores, each = {"b": samples, "r": rows, "c": classes}, "b r c", "b r"
+    run = _native.split_over_devices(lambda _: result, sizes, [scores, each], [each, each], "b r", sharded)
+    run_back = _native.split_over_devices(lambda _: gradient, sizes, [scores, each, each, each], [scores], "b r", sharded)
 
     @jax.custom_vjp
     def losses(logits: Array, labels: Array) -> Array:
@@ -70,7 +64,7 @@ def differentiable(rows: int, classes: int, sharded: bool = False) -> Callable[[
         return loss, (logits, labels, normalizer)
 
     def backward(saved: Any, dy: Array) -> tuple[Array, np.ndarray]:
-        return run_back(*saved, dy), np.zeros((rows,), jax.dtypes.float0)
+        return run_back(*saved, dy), np.zeros((samples, rows), jax.dtypes.float0)
 
     losses.defvjp(forward, backward)
     return losses
@@ -90,9 +84,9 @@ def _as_int32(labels: Array, classes: int) -> Array:
 def lower(labels: Array, logits: Array, *, sharded: bool = False, narrow: bool = False) -> Array:
     """``sparse_softmax_cross_entropy``; ``narrow``: of float32 logits that are read in bfloat16."""
     shape, classes = logits.shape[:-1], logits.shape[-1]
-    rows = math.prod(shape)
+    rows = shape[0], math.prod(shape[1:])
     x = logits.astype(jnp.bfloat16) if narrow else logits
-    losses = differentiable(rows, classes, sharded)(x.reshape(rows, classes), _as_int32(labels, classes).reshape(rows))
+    losses = differentiable(*rows, classes, sharded)(x.reshape(*rows, classes), _as_int32(labels, classes).reshape(rows))
     return losses.reshape(shape).astype(logits.dtype)
 
 
@@ -107,4 +101,4 @@ def _describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     return f"cross-entropy in {_native.part().library.describe('cross_entropy', spec)}"
 
 
-NATIVE = Native(lower, _unsupported_reason, _describe, splits_evenly=True, follows=True)
+NATIVE = Native(lower, _unsupported_reason, _describe, follows=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,9 @@ _MIN_FLOPS = 1 << 20  # below, a call costs more than it gains
 class Gemm:
     """C = A B of ``batch`` pairs of matrices. C is (m, n); A is (m, k), or (k, m) where it is transposed; B likewise.
 
-    Where ``batch`` is 1 the arrays are matrices, otherwise they have a leading axis.
+    Where ``batch`` is 1 the arrays are matrices, otherwise they have a leading axis. Where ``lead`` is more than 1, A's first axis,
+    and the same one of the other arrays, is two, of this size and of the rest: samples that devices divide unevenly would be
+    gathered if their axis were joined with another.
     """
 
     batch: int
@@ -36,6 +38,7 @@ class Gemm:
     k: int
     a_transposed: bool
     b_transposed: bool
+    lead: int = 1
 
     def spec(self, a: Any, b: Any = None, c: Any = None) -> list[int]:
         """The vector that describes a call to the native part. ``a``, ``b`` and ``c``: dtypes, of A if None."""
@@ -44,19 +47,20 @@ class Gemm:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (self.m, self.n) if self.batch == 1 else (self.batch, self.m, self.n)
+        rows = (self.m,) if self.lead == 1 or self.a_transposed else (self.lead, self.m // self.lead)
+        return (*rows, self.n) if self.batch == 1 else (self.batch, self.m, self.n)
 
     def grad_a(self) -> Gemm:
         """A's gradient: dC B^T; where A is transposed, B dC^T."""
         if self.a_transposed:
             return Gemm(self.batch, self.k, self.m, self.n, self.b_transposed, True)
-        return Gemm(self.batch, self.m, self.k, self.n, False, not self.b_transposed)
+        return Gemm(self.batch, self.m, self.k, self.n, False, not self.b_transposed, self.lead)
 
     def grad_b(self) -> Gemm:
         """B's gradient: A^T dC; where B is transposed, dC^T A."""
         if self.b_transposed:
-            return Gemm(self.batch, self.n, self.k, self.m, True, self.a_transposed)
-        return Gemm(self.batch, self.k, self.n, self.m, not self.a_transposed, False)
+            return Gemm(self.batch, self.n, self.k, self.m, True, self.a_transposed, self.lead)
+        return Gemm(self.batch, self.k, self.n, self.m, not self.a_transposed, False, self.lead)
 
 
 @lru_cache(maxsize=4096)
@@ -87,11 +91,12 @@ def _call(gemm: Gemm, dtype: Any = None, sharded: bool = False) -> Callable[[Arr
 
     def rule(size: int, batched: Sequence[bool], a: Array, b: Array) -> tuple[Array, bool]:
         if list(batched) == [True, False] and gemm.batch == 1 and not gemm.a_transposed:
-            rows = _call(replace(gemm, m=size * gemm.m), dtype, sharded)(a.reshape(-1, a.shape[-1]), b)
-            return rows.reshape(size, *gemm.shape), True
+            more = replace(gemm, m=size * gemm.m, lead=size * gemm.lead if gemm.lead > 1 else 1)
+            return _call(more, dtype, sharded)(a.reshape(-1, *a.shape[2:]), b).reshape(size, *gemm.shape), True
         a, b = (v if is_batched else jnp.broadcast_to(v, (size, *v.shape)) for v, is_batched in zip((a, b), batched, strict=True))
-        pairs = replace(gemm, batch=size * gemm.batch)
-        a, b = (v.reshape(pairs.batch, *v.shape[-2:]) if pairs.batch > 1 else v.reshape(v.shape[-2:]) for v in (a, b))
+        pairs = replace(gemm, batch=size * gemm.batch, lead=1)
+        leading = () if pairs.batch == 1 else (pairs.batch,)
+        a, b = (v.reshape(*leading, -1, v.shape[-1]) for v in (a, b))
         return _call(pairs, dtype, sharded)(a, b).reshape(size, *gemm.shape), True
 
     vmappable.def_vmap(rule)
@@ -113,19 +118,31 @@ def _sharded(gemm: Gemm, dtype: Any) -> Callable[[Array, Array], Array]:
     """
     pair = "p " if gemm.batch > 1 else ""
     names_a, names_b = ("k m", "m k")[not gemm.a_transposed], ("n k", "k n")[not gemm.b_transposed]
-    sizes = {"p": gemm.batch, "m": gemm.m, "n": gemm.n, "k": gemm.k}
+    sizes = {"l": gemm.lead, "p": gemm.batch, "m": gemm.m, "n": gemm.n, "k": gemm.k}
+    given, made, first = [pair + names_a, pair + names_b], pair + "m n", names_a[0]
+    if gemm.lead > 1:
+        sizes[first] //= gemm.lead
+        given, made = [names.replace(first, f"l {first}") for names in given], made.replace(first, f"l {first}")
 
     def compute(pieces: Mapping[str, int]) -> Callable[[Array, Array], Array]:
-        mine = replace(gemm, batch=pieces["p"], m=pieces["m"], n=pieces["n"], k=pieces["k"])
-        return partial(_of_pieces, mine, np.dtype(np.float32) if mine.k < gemm.k else dtype)  # addends are
+        whole = {**pieces, first: pieces["l"] * pieces[first]}
+        mine = replace(gemm, batch=pieces["p"], m=whole["m"], n=whole["n"], k=whole["k"], lead=1)
+        made_dtype = np.dtype(np.float32) if mine.k < gemm.k else dtype  # addends are
 
-    return _native.split_over_devices(compute, sizes, [pair + names_a, pair + names_b], [pair + "m n"], "p m n k")
+        def run(a: Array, b: Array) -> Array:
+            if gemm.lead > 1:
+                a, b = (v.reshape(-1, v.shape[-1]) for v in (a, b))
+            return _of_pieces(mine, made_dtype, a, b).reshape([pieces[name] for name in made.split()])
+
+        return run
+
+    return _native.split_over_devices(compute, sizes, given, [made], "l p m n k")
 
 
 def _of_pieces(gemm: Gemm, dtype: Any, a: Array, b: Array) -> Array:
     """A product by oneDNN, or by XLA where it is too small."""
     if gemm.batch == 1 and a.ndim == 3:
-        return _of_pieces(gemm, dtype, a[0], b[0])[None]
+        return _of_pieces(gemm, dtype, a[0], b[0])
     if unsupported_reason(gemm, np.dtype(a.dtype).name) is None:
         return _on_one_device(gemm, dtype, a, b)
     pairs = tuple(range(a.ndim - 2))
@@ -183,7 +200,10 @@ def matmul(a: Array, b: Array, *, alpha: int | float, sharded: bool = False, nar
     gemm = _gemm_of(a, b, attrs)
     assert isinstance(gemm, Gemm)
     shape = (*a.shape[:-2], gemm.m if b.ndim > 2 or a.ndim == 2 else a.shape[-2], gemm.n)
-    a, b = (v.reshape(gemm.batch, *v.shape[-2:]) if gemm.batch > 1 else v.reshape(-1, v.shape[-1]) for v in (a, b))
+    if sharded and a.ndim > b.ndim:
+        gemm = replace(gemm, lead=a.shape[0])
+    leading = (gemm.batch,) if gemm.batch > 1 else (gemm.lead,) if gemm.lead > 1 else ()
+    a, b = a.reshape(*leading, -1, a.shape[-1]), b.reshape(*leading[: b.ndim - 2], -1, b.shape[-1])
     y = differentiable(gemm, narrow, sharded)(a, b).reshape(shape)
     return y if alpha == 1 else y * like(alpha, y)
 

@@ -79,21 +79,22 @@ def _refusal(norm: Norm, dtype: str) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def differentiable(norm: Norm, sharded: bool = False) -> Callable[..., Array]:
-    """The function of x (periods, rows of one, width), gamma and beta, float32 (parameters,), where there are such.
+def differentiable(norm: Norm, samples: int, sharded: bool = False) -> Callable[..., Array]:
+    """The function of x (samples, periods, rows of one, width), gamma and beta, float32 (parameters,), where there are such.
 
-    ``sharded``: x may be, over several devices.
+    ``sharded``: x may be, over several devices, its samples unevenly, too.
     """
 
-    sizes = {"n": norm.rows // norm.period, "r": norm.period, "w": norm.width, "p": norm.parameters, "s": 2}
+    periods = norm.rows // norm.period // samples
+    sizes = {"b": samples, "n": periods, "r": norm.period, "w": norm.width, "p": norm.parameters, "s": 2}
     vectors, scale = ["p"] * (norm.scale + norm.center), ["p"] * norm.scale
 
     def of(pieces: Mapping[str, int]) -> Norm:
-        return replace(norm, rows=pieces["n"] * norm.period)
+        return replace(norm, rows=pieces["b"] * pieces["n"] * norm.period)
 
     def result(pieces: Mapping[str, int]) -> Callable[..., Any]:
         def compute(x: Array, *parameters: Array) -> Any:
-            results = [(x.shape, x.dtype), ((*x.shape[:2], 2), np.float32)]
+            results = [(x.shape, x.dtype), ((*x.shape[:3], 2), np.float32)]
             return _native.call_several("layer_norm", of(pieces).spec(x.dtype), results, x, *parameters)
 
         return compute
@@ -107,10 +108,10 @@ def differentiable(norm: Norm, sharded: bool = False) -> Callable[..., Array]:
 
         return compute
 
-    x, both = "n r w", "n r s"
-    run = _native.split_over_devices(result, sizes, [x, *vectors], [x, both], "n", sharded)
+    x, both = "b n r w", "b n r s"
+    run = _native.split_over_devices(result, sizes, [x, *vectors], [x, both], "b n", sharded)
     sums = ["s p"] if vectors else []
-    run_back = _native.split_over_devices(gradients, sizes, [x, both, *scale, x], [x, *sums], "n", sharded)
+    run_back = _native.split_over_devices(gradients, sizes, [x, both, *scale, x], [x, *sums], "b n", sharded)
 
     @jax.custom_vjp
     def normalized(x: Array, *parameters: Array) -> Array:
@@ -135,8 +136,9 @@ def differentiable(norm: Norm, sharded: bool = False) -> Callable[..., Array]:
 
 def _lower(norm: Norm, x: Array, parameters: Sequence[Array], sharded: bool) -> Array:
     vectors = [p.astype(np.float32).reshape(norm.parameters) for p in parameters]
-    periods = x.reshape(norm.rows // norm.period, norm.period, norm.width)
-    return differentiable(norm, sharded)(periods, *vectors).reshape(x.shape)
+    samples = math.gcd(x.shape[0], norm.rows // norm.period)  # 1 where axis 0 is normalized, too
+    rows = x.reshape(samples, -1, norm.period, norm.width)
+    return differentiable(norm, samples, sharded)(rows, *vectors).reshape(x.shape)
 
 
 def lower_layer(x: Array, *parameters: Array, sharded: bool = False, **attrs: Any) -> Array:
@@ -167,11 +169,10 @@ def _describe(norm: Norm, x: Any) -> str:
 
 
 LAYER = Native(
-    lower_layer, _unsupported_layer, lambda arrays, attrs: _describe(layer(arrays[0].shape, **attrs), arrays[0]),
-    splits_evenly=True, narrows=False,
-)  # fmt: skip
+    lower_layer, _unsupported_layer, lambda arrays, attrs: _describe(layer(arrays[0].shape, **attrs), arrays[0]), narrows=False
+)
 GROUPS = Native(
     lower_groups, _unsupported_groups,
     lambda arrays, attrs: _describe(groups(arrays[0].shape, len(arrays) - 1, **attrs), arrays[0]),
-    splits_evenly=True, narrows=False,
+    narrows=False,
 )  # fmt: skip

@@ -120,4 +120,4 @@ def _describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     return str(_native.part().library.describe("max_pool", _Pooling.of(arrays[0], attrs).spec()))
 
 
-NATIVE = Native(_lower, _unsupported_reason, _describe, splits_evenly=True, narrows=False)
+NATIVE = Native(_lower, _unsupported_reason, _describe, narrows=False)

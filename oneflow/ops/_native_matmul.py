@@ -27,9 +27,9 @@ _MIN_FLOPS = 1 << 20  # below, a call costs more than it gains
 class Gemm:
     """C = A B of ``batch`` pairs of matrices. C is (m, n); A is (m, k), or (k, m) where it is transposed; B likewise.
 
-    Where ``batch`` is 1 the arrays are matrices, otherwise they have a leading axis. Where ``lead`` is more than 1, A's first axis,
-    and the same one of the other arrays, is two, of this size and of the rest: samples that devices divide unevenly would be
-    gathered if their axis were joined with another.
+    Where ``batch`` is 1 the arrays are matrices, otherwise they have a leading axis. Where ``lead`` is more than 1, the first
+    axis of A, and the same one of the other arrays, is two, of this size and of the rest: samples that devices divide unevenly
+    would be gathered if their axis were joined with another.
     """
 
     batch: int

@@ -53,8 +53,8 @@ _last: dict[Any, tuple[np.ndarray, ...]] = {}
 
 def _computed(g: native.Geometry, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     found = few_channels_by_xla if arrays[0].shape[-1] < 64 else many_channels_by_xla
-    with jax.enable_x64(True):  # NumPy's arrays: JAX's would be in the way of tests that change the number of devices
-        return tuple(np.asarray(v) for v in found(g, *(v.astype(np.float64) for v in arrays)))
+    with jax.enable_x64(True):  # copies: arrays of JAX would be in the way of tests that change the number of devices
+        return tuple(np.array(v) for v in found(g, *(v.astype(np.float64) for v in arrays)))
 
 
 def compare(

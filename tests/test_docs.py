@@ -24,9 +24,6 @@ PAGES = [
 ]
 
 
-# in one process, which saves imports: short programs that need no device of their own
-TOGETHER = ("architecture", "benchmarks", "command-line", "compatibility", "coverage", "performance", "releases", "reliability",
-            "settings", "testing", "versions")  # fmt: skip
 WITHOUT_A_PROGRAM = {"site.md"}  # about building these pages: tests/test_site.py does it
 OF_USERS = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}  # with all that the compiler does
 END_OF_OUTPUT = "<end of the output that the page shows>"
@@ -75,39 +72,65 @@ def run(program: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", [p for p in PAGES if python_of(p).strip() and p.stem not in TOGETHER], ids=lambda p: p.name)
-def test_examples_run(page: Path, tmp_path: Path) -> None:
-    for other in re.findall(r"^import (torch|keras)$", python_of(page), re.MULTILINE):
-        if importlib.util.find_spec(other) is None:
-            pytest.skip(f"the page compares with {other}, which is not installed")
-    program = tmp_path / f"{page.stem}.py"
-    program.write_text(python_of(page), encoding="utf-8")
-    check_output(page, run(program))
-
-
 ALL = """
-import contextlib, io, pathlib, runpy, sys
+import contextlib, io, os, pathlib, runpy, sys, traceback
 import oneflow as flow
 
 for path in map(pathlib.Path, sys.argv[1:]):
-    print("running", path, file=sys.stderr)
+    os.chdir(path.parent)
     flow.clear_default_session()
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        runpy.run_path(str(path), run_name="__main__")
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except BaseException:
+            path.with_suffix(".failed").write_text(traceback.format_exc())
     path.with_suffix(".printed").write_text(printed.getvalue())
 """
+WITH_PROGRAMS = [page for page in PAGES if python_of(page).strip()]
+COMPARED = re.compile(r"^import (torch|keras)$", re.MULTILINE)  # what the page compares with
 
 
+def lacking(page: Path) -> list[str]:
+    return [name for name in COMPARED.findall(python_of(page)) if importlib.util.find_spec(name) is None]
+
+
+def in_a_folder(page: Path, root: Path) -> Path:
+    program = root / page.stem / f"{page.stem}.py"
+    program.parent.mkdir()
+    program.write_text(python_of(page), encoding="utf-8")
+    return program
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
+    """The pages' programs, which have been run: all by one process, which saves two seconds each."""
+    root = tmp_path_factory.mktemp("pages")
+    found = {page: in_a_folder(page, root) for page in WITH_PROGRAMS if not lacking(page)}
+    (root / "all.py").write_text(ALL)
+    run(root / "all.py", *map(str, found.values()))
+    return found
+
+
+def skip_if_lacking(page: Path) -> None:
+    if names := lacking(page):
+        pytest.skip(f"the page compares with {names[0]}, which is not installed")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", WITH_PROGRAMS, ids=lambda p: p.name)
+def test_examples_run(page: Path, programs: dict[Path, Path]) -> None:
+    skip_if_lacking(page)
+    failed = programs[page].with_suffix(".failed")
+    assert not failed.exists(), failed.read_text()
+    check_output(page, programs[page].with_suffix(".printed").read_text())
+
+
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
-def test_short_examples_run(tmp_path: Path) -> None:
-    pages = [ROOT / "docs" / f"{name}.md" for name in TOGETHER]
-    for page in pages:
-        (tmp_path / f"{page.stem}.py").write_text(python_of(page), encoding="utf-8")
-    (tmp_path / "all.py").write_text(ALL)
-    run(tmp_path / "all.py", *(f"{page.stem}.py" for page in pages))
-    for page in pages:
-        check_output(page, (tmp_path / f"{page.stem}.printed").read_text())
+@pytest.mark.parametrize("page", WITH_PROGRAMS, ids=lambda p: p.name)
+def test_examples_run_by_themselves(page: Path, tmp_path: Path) -> None:
+    skip_if_lacking(page)
+    check_output(page, run(in_a_folder(page, tmp_path)))
 
 
 def test_every_page_has_a_program_and_shown_output_follows_one() -> None:
@@ -131,7 +154,7 @@ def test_output_that_a_page_shows_is_compared(tmp_path: Path) -> None:
 
 def test_the_main_example_on_a_little_data(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "train_lenet.py"), "--batches"]
-    for directory, batches in (("lenet_model", 50), ("lenet_model_2", 1)):  # each run saves to a fresh directory
+    for directory, batches in (("lenet_model", 30), ("lenet_model_2", 1)):  # each run saves to a fresh directory
         done = subprocess.run(
             [*command, str(batches)], cwd=tmp_path, env=OF_USERS, capture_output=True, text=True, stdin=subprocess.DEVNULL
         )

@@ -72,7 +72,7 @@ assert losses[2] < losses[1] < losses[0], losses
 """
 
 
-@pytest.mark.parametrize("place", ["0:0", "1:0"])
+@pytest.mark.parametrize("place", [pytest.param("0:0", marks=pytest.mark.thorough), "1:0"])
 def test_a_job_on_a_device_of_one_process(place: str, program: Any) -> None:
     done = program(ON_ONE, *TWO, arguments=(place,))
     assert done.returncode == 0, done.stderr
@@ -227,7 +227,7 @@ LOST = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", [h if h != "sleeps" else pytest.param(h, marks=pytest.mark.thorough) for h in LOST])
+@pytest.mark.parametrize("how", [pytest.param(h, marks=[pytest.mark.thorough] * (h in ("sleeps", "ends"))) for h in LOST])
 def test_a_lost_process_ends_the_others_with_a_clear_error(how: str, program: Any) -> None:
     done = program(LOSING, *TWO, arguments=(how,))
     status, texts = LOST[how]

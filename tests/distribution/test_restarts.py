@@ -68,7 +68,7 @@ for step in range(int(saved[-1]) if saved else 0, 12):
 """
 
 
-@pytest.mark.parametrize("killed", [2, pytest.param(5, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("killed", [1, *(pytest.param(count, marks=pytest.mark.thorough) for count in (2, 5))])
 def test_kills_change_no_loss(program: Any, tmp_path: Path, killed: int) -> None:
     """One of two processes is killed, now this one, now that one; each time all go on from the last checkpoint."""
     losses = []

@@ -270,7 +270,7 @@ def heavy(x: tp.Numpy.Placeholder((300, 300))) -> tp.Callback[tp.Numpy]:
 heavy(big)
 if {seed} % 2:
     threading.Timer(0.05 + {seed} * 0.013, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-for _ in range(200):
+for _ in range(60):
     heavy(big)(lambda v: None) if {seed} > 1 else heavy(big)
 print("ok")
 """)

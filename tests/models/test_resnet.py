@@ -65,7 +65,8 @@ def test_every_layer_has_the_values_of_pytorch() -> None:
     close("values", ours, {name: layers[name] for name in ours}, FORWARD)
 
 
-@pytest.mark.parametrize("kind", ["float32", pytest.param("float64", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["float32", "float64"])
 def test_training_is_that_of_pytorch(kind: str) -> None:
     dtype = getattr(flow, kind)
 

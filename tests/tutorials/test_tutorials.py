@@ -92,8 +92,8 @@ def assert_learns(losses: list[float], count: int) -> None:
 def test_page_1(tmp_path: Path) -> None:
     page = Page("t1", tmp_path)
 
-    trained = page.run("01_sync_single.py", train_batches=120)
-    assert_learns(trained.losses, 6)
+    trained = page.run("01_sync_single.py", train_batches=60)
+    assert_learns(trained.losses, 3)
     (tmp_path / "lenet_models_1").rename(tmp_path / "saved_by_01")  # the next program wants a LeNet of that name
     assert (tmp_path / "saved_by_01" / "snapshot_done").is_file()
 
@@ -139,7 +139,7 @@ def test_page_2(tmp_path: Path) -> None:
 def test_page_5(tmp_path: Path) -> None:
     page = Page("t5", tmp_path)
 
-    trained = page.run("01_sync_single.py", train_batches=3)
+    trained = page.run("01_sync_single.py", train_batches=2)
     assert trained.lines[0].startswith(DATA_IS_THERE)
     assert_learns(trained.losses, 20)
     assert trained.lines[-1] == "model saved"
@@ -151,9 +151,9 @@ def test_page_5(tmp_path: Path) -> None:
     assert evaluated.lines[1:] == [reference.accuracy_line(logits, labels)]
     assert evaluated.images_counted == 600
 
-    trained = page.run("03_async_single.py", train_batches=50)
+    trained = page.run("03_async_single.py", train_batches=25)
     assert trained.lines[0].startswith(DATA_IS_THERE)
-    assert_learns(trained.losses, 50)
+    assert_learns(trained.losses, 25)
 
     evaluated = page.run("04_async_batch.py", test_batches=100)
     images, labels = reference.mnist("test", 100)

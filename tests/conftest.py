@@ -97,9 +97,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: place.get(item.nodeid.split("::")[0], len(LONGEST)))
 
 
-def pytest_collection_finish() -> None:
-    """What was collected stays to the end: the garbage collector need not look through it again and again."""
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected stays to the end: the garbage collector need not look through it, neither meanwhile nor afterwards."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 class NetworkUseError(RuntimeError):

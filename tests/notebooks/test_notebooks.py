@@ -20,8 +20,8 @@ SHORT = {
     "export_and_serve": {"STEPS": 20, "REQUESTS": 20},
     "gpt_with_generation": {"STEPS": 5, "WIDTH": 16, "LAYERS": 1, "CHARACTERS": 5},
     "many_devices_and_plans": {"WIDTH": 16, "STEPS": 3},
-    "mnist_in_five_minutes": {"STEPS": 20},
-    "your_data": {"COUNT": 500, "EPOCHS": 1},
+    "mnist_in_five_minutes": {"STEPS": 8},
+    "your_data": {"COUNT": 200, "EPOCHS": 1},
 }
 HAS_EXTRA = all(importlib.util.find_spec(name) for name in ("jupytext", "nbclient", "ipykernel", "matplotlib"))
 needs_extra = pytest.mark.skipif(not HAS_EXTRA, reason="the extra [notebooks] is not installed")

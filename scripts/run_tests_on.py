@@ -30,7 +30,6 @@ SAMPLE = (
     "tests/_base/test_jax_versions.py",
     "tests/ops/test_details.py",
     "tests/jobs/test_calls.py",
-    "tests/jobs/test_errors.py",
     "tests/optimizer/test_rules.py",
 )
 

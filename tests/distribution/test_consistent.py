@@ -20,7 +20,7 @@ def scaled() -> flow.optimizer.Optimizer:
     return flow.optimizer.SGD(constant(0.1), loss_scale_policy=flow.optimizer.loss_scale.dynamic_loss_scale(increment_period=2))
 
 
-@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.thorough), 8])
 def test_data_parallel_training_is_that_of_one_device(devices):
     assert_same(train(devices, dropout=0.3, normalize=True), train(1, dropout=0.3, normalize=True))
 
@@ -30,12 +30,19 @@ def test_split_layers_and_uneven_sizes(options):
     assert_same(train(4, **options), train(1, **{k: v for k, v in options.items() if k != "split"}))
 
 
-@pytest.mark.parametrize("stages", [("0:0", "0:1"), ("0:0-3", "0:1"), ("0:0-2", "0:1-3")])
+@pytest.mark.parametrize(
+    "stages",
+    [
+        pytest.param(("0:0", "0:1"), marks=pytest.mark.thorough),
+        pytest.param(("0:0-3", "0:1"), marks=pytest.mark.thorough),
+        ("0:0-2", "0:1-3"),
+    ],
+)
 def test_stages_on_other_devices(stages):
     assert_same(train(4, stages=stages, dropout=0.2, normalize=True), train(1, dropout=0.2, normalize=True))
 
 
-@pytest.mark.parametrize("optimizer", [adam, scaled])
+@pytest.mark.parametrize("optimizer", [adam, pytest.param(scaled, marks=pytest.mark.thorough)])
 def test_rules_that_look_at_all_gradients_across_stages(optimizer):
     assert_same(train(4, stages=("0:0-1", "0:2-3"), optimizer=optimizer), train(1, optimizer=optimizer))
 

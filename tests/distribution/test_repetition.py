@@ -15,7 +15,15 @@ import oneflow.typing as tp
 from oneflow.core.record import record_pb2
 
 
-@pytest.mark.parametrize(("devices", "stages"), [(1, None), (2, None), (2, ("0:0", "0:1")), (4, ("0:0-1", "0:2-3"))])
+@pytest.mark.parametrize(
+    ("devices", "stages"),
+    [
+        (1, None),
+        pytest.param(2, None, marks=pytest.mark.thorough),
+        pytest.param(2, ("0:0", "0:1"), marks=pytest.mark.thorough),
+        (4, ("0:0-1", "0:2-3")),
+    ],
+)
 def test_micro_batches_give_the_gradient_of_the_batch(devices, stages):
     assert_same(train(devices, stages=stages, micro_batches=4), train(1))
 

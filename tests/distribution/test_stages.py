@@ -44,7 +44,9 @@ def batch() -> np.ndarray:
     return np.random.default_rng(0).standard_normal((ROWS, WIDTH)).astype(np.float32)
 
 
-@pytest.mark.parametrize("options", [{}, {"micro_batches": 4}, {"clip": True, "layers": 4}])
+@pytest.mark.parametrize(
+    "options", [pytest.param({}, marks=pytest.mark.thorough), {"micro_batches": 4}, {"clip": True, "layers": 4}]
+)
 def test_buffers_are_written_before_they_are_read_and_freed_after(options):
     begin(2)
     job = declare(**options)

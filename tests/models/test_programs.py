@@ -52,6 +52,7 @@ def test_a_program_runs(name: str, run: Callable[..., list[float]], tmp_path: Pa
         assert (tmp_path / "digits.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.thorough
 def test_questions_are_learned_from_what_pretraining_saved(run: Callable[..., list[float]]) -> None:
     run("train_bert", "--steps=2", "--save=first")
     run("train_bert", "--task=squad", "--steps=1", "--learning-rate=0", "--load=first", "--save=second")

@@ -56,7 +56,11 @@ def refused(job: Any) -> str:
 
 
 FIRST = first_rows()
-PARAMS = [pytest.param(row, id=f"{family}-{row.name}") for family, row in ROWS if row.name not in OTHERWISE]
+PARAMS = [  # of an op's further rows every second one is in the long tier
+    pytest.param(row, id=f"{family}-{row.name}", marks=[pytest.mark.thorough] * (row.name not in FIRST and i % 2))
+    for i, (family, row) in enumerate(ROWS)
+    if row.name not in OTHERWISE
+]
 
 
 @pytest.mark.parametrize("row", PARAMS)

@@ -80,7 +80,18 @@ def test_16_bit_floats(row: Row, half: str) -> None:
     assert [b.dtype.name for b in results] == _outs(row, len(results), half)
 
 
-@pytest.mark.parametrize("row", [p for p in ROWS if p.values[0].grad and "float64" in p.values[0].dtypes])
+def _by_turns(params: list[Any]) -> list[Any]:
+    """The first of an op's rows, and every second one of the others; those between are in the long tier."""
+    seen: dict[str, int] = {}
+    made = []
+    for param in params:
+        name = param.values[0].name.split()[0]
+        seen[name] = seen.get(name, -1) + 1
+        made.append(pytest.param(*param.values, id=param.id, marks=[pytest.mark.thorough] * (seen[name] % 2)))
+    return made
+
+
+@pytest.mark.parametrize("row", _by_turns([p for p in ROWS if p.values[0].grad and "float64" in p.values[0].dtypes]))
 def test_gradient(row: Row) -> None:
     arrays = _cast(row.inputs, "float64")
     places = [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]

@@ -177,8 +177,13 @@ class Lowering:
 
     def has_own_gradient(self, node: Node, arrays: Sequence[Any]) -> bool:
         """Whether the gradient of a node is the one that its op defines, not the vjp of its function of these arrays."""
-        if node.op.grad is None or node.op.native is None or node in self.vmapped:
+        if node.op.grad is None or node.op.native is None:
             return node.op.grad is not None
+        if node in self.vmapped:
+            arrays = [
+                a if axis is None else jax.ShapeDtypeStruct(a.shape[1:], a.dtype)
+                for a, axis in zip(arrays, self._axes(node), strict=True)
+            ]
         narrow = self.precision.get(node)
         if choose_narrowing(node, arrays, self.without_native, narrow) is not None:
             return False

@@ -222,4 +222,4 @@ def _matmul_describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     return _native.product_words(_native.product_kernel("matmul", gemm.spec, dtype), dtype)
 
 
-NATIVE = Native(matmul, _matmul_unsupported_reason, _matmul_describe, sharded="each device its pieces")
+NATIVE = Native(matmul, _matmul_unsupported_reason, _matmul_describe, sharded="each device its pieces, small ones by XLA")

@@ -52,6 +52,7 @@ def test_placeholder_says_what_it_is() -> None:
     ("make", "text"),
     [
         (lambda: tp.Numpy.Placeholder(8), "shape should be a tuple of ints, got 8"),
+        (lambda: tp.Numpy.Placeholder(2, 3), r"got 2\n(.*\n)*  try        Numpy.Placeholder\(\(2, 3\)\)"),
         (lambda: tp.Numpy.Placeholder(()), "shape needs at least one axis"),
         (lambda: tp.Numpy.Placeholder((2, 0)), r"shape\[1\] must be an int > 0, got 0"),
         (lambda: tp.ListNumpy.Placeholder((2.0,)), r"shape\[0\] must be an int > 0, got 2.0"),

@@ -77,6 +77,15 @@ def without_library(traceback: TracebackType | None) -> TracebackType | None:
     return shown
 
 
+def innermost(traceback: TracebackType | None) -> Source | None:
+    """The last line of a traceback that is neither this package's nor of what that, or the user's code, called."""
+    lines = [entry for entry, is_ours in _owned(traceback) if not is_ours and _package(entry.tb_frame) not in _CALLED_BY_BOTH]
+    if not lines:
+        return None
+    code = lines[-1].tb_frame.f_code
+    return Source(code.co_filename, lines[-1].tb_lineno, code.co_name)
+
+
 def is_accident(error: BaseException) -> bool:
     """Whether an error came about in this package, or in what that called, and was not raised there on purpose."""
     entries = list(_owned(error.__traceback__))

@@ -42,14 +42,18 @@ class InputDef:
 def define_input(kind: str, what: str, shape: Any, dtype: Any, batch_axis: Any) -> InputDef:
     """An input from the arguments that placeholders and tensor definitions share, checked."""
     if not isinstance(shape, (tuple, list)):
-        hint = f"{what}(({shown(shape)},))" if isinstance(shape, (int, np.integer)) else f"{what}((100, 1, 28, 28))"
+        given = [shape, *([dtype] if isinstance(dtype, (int, np.integer)) else [])]  # Placeholder(2, 3)
+        is_size = isinstance(shape, (int, np.integer))
+        hint = f"{what}({shown(tuple(given))})" if is_size else f"{what}((100, 1, 28, 28))"
         refuse(ArgumentError, f"{what}: shape should be a tuple of ints, got {shown(shape)}", hint=hint)
     if not shape:
         refuse(ArgumentError, f"{what}: shape needs at least one axis", hint=f"{what}((1,)) for a single number")
     for i, size in enumerate(shape):
-        if isinstance(size, (bool, np.bool_)) or not isinstance(size, (int, np.integer)) or size <= 0:
-            refuse(ArgumentError, f"{what}: shape[{i}] must be an int > 0, got {shown(size)} in {shown(tuple(shape))}",
-                   hint="sizes are fixed when the job is declared; ListNumpy takes arrays up to a size")  # fmt: skip
+        is_size = isinstance(size, (int, np.integer)) and not isinstance(size, (bool, np.bool_))
+        if not is_size or size <= 0:
+            is_open = size is None or (is_size and size == -1)  # as other libraries write it
+            hint = "sizes are fixed when the job is declared; ListNumpy takes arrays up to a size" if is_open else ""
+            refuse(ArgumentError, f"{what}: shape[{i}] must be an int > 0, got {shown(size)} in {shown(tuple(shape))}", hint=hint)
     sizes = tuple(int(size) for size in shape)
     if not isinstance(dtype, Dtype):
         hint = f"dtype=flow.{dtypes.meant_by(dtype) or 'float32'}"

@@ -334,13 +334,16 @@ class JobFunction(Prepared, Generic[P, R_co]):
         """The arguments by position."""
         names = [p.name for p in self._declaration.parameters]
         try:
-            bound = inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]).bind(
-                *args, **kwargs
+            return (
+                inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])
+                .bind(*args, **kwargs)
+                .args
             )
         except TypeError as error:
-            name = self._declaration.users_name or self.name
-            refuse(FeedError, f"job {name!r}: {error}", hint=f"call it as {name}({', '.join(names)})")
-        return bound.args
+            unknown = [n for n in kwargs if n not in names]
+            problem = f"there is no input {unknown[0]!r}" if unknown else str(error)
+        name = self._declaration.users_name or self.name
+        refuse(FeedError, f"job {name!r}: {problem}", hint=f"call it as {name}({', '.join(names)})")
 
     def _prepared(self, built: BuiltJob, arrays: tuple[Any, ...], submits: bool) -> Call:
         """A function that makes a call, after everything that it needs has been compiled."""

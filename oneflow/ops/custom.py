@@ -12,7 +12,7 @@ from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from .._base.jax import jax, jnp
 from .._base.refuse import refuse, shown
-from .._base.source import Source, caller
+from .._base.source import Source, caller, innermost
 from ..errors import ArgumentError, CustomOpError
 from ..graph import callback
 from ..graph.graph import current
@@ -249,6 +249,13 @@ class _Declaration:
 # --- running the user's functions, and checking their results
 
 
+def _raised(error: BaseException) -> str:
+    """What a function of the user raised, and where."""
+    text, place = str(error).partition("\n")[0], innermost(error.__traceback__)
+    where = "" if place is None else f" (at {place}: {place.text})"
+    return f"raised {type(error).__name__}{where}: {text}"
+
+
 def _wrong(name: str, rule: str, error: Exception | None = None) -> NoReturn:
     raise CustomOpError(f"custom op {shown(name)}: {rule}") from error
 
@@ -259,7 +266,7 @@ def _specs(rule: Any, count: int, name: str, arrays: Sequence[Any], attrs: Mappi
     try:
         said = rule(*given, **attrs)
     except Exception as error:
-        _wrong(name, f"its shape rule raised {type(error).__name__}: {error}", error)
+        _wrong(name, f"its shape rule {_raised(error)}", error)
     single = isinstance(said, TensorSpec) or (isinstance(said, tuple) and len(said) == 2 and isinstance(said[1], dtype))
     many = [said] if single else list(said) if isinstance(said, (list, tuple)) else [said]
     specs = []
@@ -268,7 +275,7 @@ def _specs(rule: Any, count: int, name: str, arrays: Sequence[Any], attrs: Mappi
             shape, kind = (one.shape, one.dtype) if isinstance(one, (TensorSpec, Blob)) else one
             specs.append((tuple(int(size) for size in shape), dtypes.as_dtype(kind).numpy_dtype))
         except (TypeError, ValueError, AttributeError):
-            _wrong(name, f"its shape rule must return (shape, flow dtype) for each output, got {shown(one)}")
+            _wrong(name, f"its shape rule must return (shape, flow dtype) for each output, got {shown(said)}")
     if len(specs) != count:
         _wrong(name, f"its shape rule returned {len(specs)} outputs, but there are {count}")
     return specs
@@ -322,8 +329,7 @@ class _Lowering:
             with jax.enable_x64(wide):
                 made = self.function(*arrays, **attrs)
         except Exception as error:
-            text = str(error).splitlines()[0] if str(error) else ""
-            _wrong(self._name, f"its function raised {type(error).__name__}: {text}", error)
+            _wrong(self._name, f"its function {_raised(error)}", error)
         values = _tuple(self._name, "its function", made, count)
         with jax.enable_x64(True):
             return tuple(
@@ -343,8 +349,7 @@ class _Grad:
             with jax.enable_x64(not _narrow([*inputs, *outputs])):
                 made = self._function(tuple(inputs), tuple(outputs), tuple(cotangents), **attrs)
         except Exception as error:
-            text = str(error).splitlines()[0] if str(error) else ""
-            _wrong(self._name, f"its gradient raised {type(error).__name__}: {text}", error)
+            _wrong(self._name, f"its gradient {_raised(error)}", error)
         with jax.enable_x64(True):
             return _gradients(self._name, self._inputs, inputs, made, jnp.asarray)
 
@@ -418,7 +423,7 @@ def _call_back(run: Any, of: Any, name: str, who: str, specs: Sequence[Spec], ar
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, too: XLA would make an error of its own of it
-            wrapped = CustomOpError(f"custom op {shown(name)}: {who} raised {type(error).__name__}: {error}")
+            wrapped = CustomOpError(f"custom op {shown(name)}: {who} {_raised(error)}")
             wrapped.__cause__ = error
             callback.report(wrapped, of)
         return [np.zeros(*spec) for spec in specs]

@@ -12,6 +12,7 @@ from concurrent.futures._base import FINISHED, RUNNING
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import prod
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 import numpy as np
@@ -498,7 +499,13 @@ class Result(Record, concurrent.futures.Future[T]):
         deliverer = self.delivery.deliverer
         if deliverer.enter_user_code():
             try:
-                callback(value)
+                made = callback(value)
+                if type(made) is CoroutineType:
+                    made.close()
+                    raise ResultError(
+                        f"the callback of job {self.job_name!r} is an async function, which nothing awaits\n"
+                        "  try        a plain function; or write `await job.submit(...)` where the job is called"
+                    )
             except BaseException as error:
                 self._report(error)
             finally:

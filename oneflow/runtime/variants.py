@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .._base.log import announced
+from .._base.log import announced, notice
 from ..compiler.plan import Plan
 from ..compiler.replicas import per_device
 from .debugging import debugging
@@ -36,6 +36,7 @@ class Variants:
         self._planned: Executable | None = None  # compiled without values of variables
         self._clock = itertools.count()
         self._named: Variants | None = None
+        self._has_dropped = False
 
     @property
     def is_single(self) -> bool:
@@ -127,6 +128,12 @@ class Variants:
                 return None
             kept = {**self._made, key: made}
             self._used[made] = next(self._clock)
+            if len(kept) > MAX_VARIANTS and not self._has_dropped:
+                self._has_dropped = True
+                notice(
+                    f"oneflow: job {self._plan.graph.name!r} has been called with more than {MAX_VARIANTS} sets of shapes: "
+                    "those that were not used for longest are compiled anew when they come back; pad arrays to fewer sizes"
+                )
             while len(kept) > MAX_VARIANTS:
                 oldest = min(kept, key=lambda k: self._used.get(kept[k], -1))
                 self._used.pop(kept.pop(oldest), None)

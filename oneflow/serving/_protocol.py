@@ -124,6 +124,8 @@ def decompressed(body: bytes, encoding: str, most: int) -> bytes:
         raise RequestError(413, f"the decompressed body has more than {most} bytes")
     if not machine.eof:
         _bad(f"the body ends in the middle of its {encoding} data")
+    if machine.unused_data:
+        _bad(f"the body has {len(machine.unused_data)} bytes behind its {encoding} data, which must be one member")
     return made
 
 

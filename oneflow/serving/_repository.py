@@ -52,6 +52,7 @@ class _Entry:
     versions: dict[int, _Version] = field(default_factory=dict)
     reason: str = ""
     seen: tuple[Fingerprint, ...] = ()  # what the last attempt to load it saw
+    waiting: bool = True  # to be loaded for the first time
 
 
 class Repository:
@@ -66,6 +67,7 @@ class Repository:
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="oneflow-serving-loader")
         self._lock = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
+        self._ignored: set[str] = set()  # names that have been told
 
     # --- what there is
 
@@ -78,12 +80,14 @@ class Repository:
             ready = [v.batcher for _, v in sorted(entry.versions.items()) if v.batcher is not None]
             if ready:
                 return ready[-1]
-            raise _not_loaded(name, entry.versions.values())
+            raise _not_loaded(name, entry, entry.versions.values())
         found = entry.versions.get(int(version)) if _is_version(version) else None
+        if found is None and entry.waiting:
+            raise _not_loaded(name, entry, ())
         if found is None:
             raise RequestError(404, f"model {name!r} has no version {version[:32]!r}")
         if found.batcher is None:
-            raise _not_loaded(name, [found])
+            raise _not_loaded(name, entry, [found])
         return found.batcher
 
     def versions(self, name: str) -> list[str]:
@@ -99,8 +103,10 @@ class Repository:
         """The repository index of the protocol: every version, with its state and the reason."""
         made = []
         for name in sorted({*self._entries, *self._on_disk()}):
-            entry = self._entries.get(name, _Entry())
-            if not entry.versions:
+            entry = self._entries.get(name, _Entry(waiting=False))
+            if not entry.versions and entry.waiting:
+                made.append({"name": name, "version": "", "state": "LOADING", "reason": ""})
+            elif not entry.versions:
                 made.append({"name": name, "version": "", "state": "UNAVAILABLE", "reason": entry.reason or "not loaded"})
             made += [{"name": name, "version": str(n), "state": v.state, "reason": v.reason or entry.reason}
                      for n, v in sorted(entry.versions.items())]  # fmt: skip
@@ -125,6 +131,9 @@ class Repository:
                 made[path.name] = path
             elif path.suffix == _SUFFIX and NAME.fullmatch(path.stem) and path.is_file():
                 made.setdefault(path.stem, path)
+            elif (path.is_dir() or path.suffix == _SUFFIX) and not path.name.startswith(".") and path.name not in self._ignored:
+                self._ignored.add(path.name)
+                logger.warning("%s is ignored: names of models have up to 128 of A-Z, a-z, 0-9, '_', '.' and '-'", path)
         return made
 
     # --- changes
@@ -132,8 +141,11 @@ class Repository:
     async def load_all(self) -> dict[str, str]:
         """Loads every model of the directory. Returns the reasons of those that could not be loaded, by name."""
         failures = {}
-        for name in self._on_disk():
-            reason = await self._load(name)
+        names = self._on_disk()
+        for name in names:
+            self._entries.setdefault(name, _Entry())
+        for name in names:
+            reason = await self._load(name, waiting=True)
             if reason:
                 failures[name] = reason
         return failures
@@ -160,7 +172,7 @@ class Repository:
                 raise RequestError(404, f"there is no model {name[:128]!r}")
             for number in list(entry.versions):
                 self._retire(entry, number)
-            entry.reason, entry.seen = reason, ()
+            entry.reason, entry.seen, entry.waiting = reason, (), False
 
     async def refresh(self) -> None:
         """Loads what is new or has changed on the disk since the last attempt, and retires what is gone."""
@@ -193,28 +205,40 @@ class Repository:
             await asyncio.wait(self._retiring, timeout=5.0)
         self._loader.shutdown(wait=False, cancel_futures=True)
 
-    async def _load(self, name: str) -> str:
-        """Returns the reason why not all versions are served, or "". One model is loaded at a time."""
+    async def _load(self, name: str, *, waiting: bool = False) -> str:
+        """Returns the reason why not all versions are served, or "". One model is loaded at a time.
+
+        ``waiting``: only if it still waits, and was not loaded or unloaded by request.
+        """
         async with self._lock:
+            entry = self._entries.setdefault(name, _Entry())
+            if waiting and not entry.waiting:
+                return ""
             path = self._on_disk().get(name)
             if path is None:
-                return "it is gone"
-            entry = self._entries.setdefault(name, _Entry())
+                entry.waiting, entry.reason = False, "it is gone"
+                return entry.reason
             entry.reason = ""
             try:
-                entry.seen = await self._in_loader(_seen, path)
-                settings, found = await self._in_loader(_versions_of, path, self._defaults)
-            except (OneFlowError, OSError) as error:
-                entry.reason = str(error)
-                return entry.reason
-            reasons = []
-            for number, (place, fingerprint) in sorted(found.items()):
-                reason = await self._load_version(name, entry, number, place, fingerprint, settings)
-                if reason:
-                    reasons.append(f"version {number}: {reason}")
-            for number in [n for n in entry.versions if n not in found]:
-                self._retire(entry, number)
-            return "; ".join(reasons)
+                return await self._load_versions(name, entry, path)
+            finally:
+                entry.waiting = False
+
+    async def _load_versions(self, name: str, entry: _Entry, path: Path) -> str:
+        try:
+            entry.seen = await self._in_loader(_seen, path)
+            settings, found = await self._in_loader(_versions_of, path, self._defaults)
+        except (OneFlowError, OSError) as error:
+            entry.reason = str(error)
+            return entry.reason
+        reasons = []
+        for number, (place, fingerprint) in sorted(found.items()):
+            reason = await self._load_version(name, entry, number, place, fingerprint, settings)
+            if reason:
+                reasons.append(f"version {number}: {reason}")
+        for number in [n for n in entry.versions if n not in found]:
+            self._retire(entry, number)
+        return "; ".join(reasons)
 
     async def _load_version(
         self, name: str, entry: _Entry, number: int, path: Path, fingerprint: Fingerprint, settings: ModelSettings
@@ -256,8 +280,8 @@ class Repository:
         return await asyncio.get_running_loop().run_in_executor(self._loader, function, *args)
 
 
-def _not_loaded(name: str, versions: Iterable[_Version]) -> RequestError:
-    if any(v.loading for v in versions):
+def _not_loaded(name: str, entry: _Entry, versions: Iterable[_Version]) -> RequestError:
+    if entry.waiting or any(v.loading for v in versions):
         return RequestError(503, f"model {name!r} is being loaded", {"retry-after": "1"})
     return RequestError(404, f"model {name!r} is not loaded")
 

@@ -122,6 +122,20 @@ def test_callbacks_may_call_jobs_read_variables_and_save(tmp_path):
     assert seen.count("nested") == 3 and seen[0] == 2.0 and len(list(tmp_path.iterdir())) == 3
 
 
+def test_a_callback_that_is_an_async_function_is_an_error(capfd):
+    async def never(value):
+        raise AssertionError
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        return x
+
+    job(ONE)(never)
+    with pytest.raises(flow.errors.CallbackError, match="is an async function, which nothing awaits"):
+        flow.sync_default_session()
+    assert "await job.submit(...)" in capfd.readouterr().err
+
+
 def test_failing_callback_surfaces_once_and_later_ones_run(capfd):
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:

@@ -215,8 +215,9 @@ def test_training_through_inputs_of_several_sizes():
     assert len(train.executables) == 3
 
 
-def test_compiled_once_for_a_set_of_sizes_and_kept_up_to_a_bound(monkeypatch):
+def test_compiled_once_for_a_set_of_sizes_and_kept_up_to_a_bound(monkeypatch, caplog):
     monkeypatch.setattr(variants, "MAX_VARIANTS", 2)
+    caplog.set_level("INFO")
 
     @flow.global_function()
     def job(x: tp.ListNumpy.Placeholder((4, 3))) -> tp.ListNumpy:
@@ -231,9 +232,11 @@ def test_compiled_once_for_a_set_of_sizes_and_kept_up_to_a_bound(monkeypatch):
     first = dict(job.executables)[((1, 3),)]
     job([np.zeros((4, 3), F32)])
     assert kept() == [(1, 3), (4, 3)] and dict(job.executables)[((1, 3),)] is first
+    assert "job 'job' has been called with more than 2 sets of shapes" in caplog.text
+    caplog.clear()
     for shape in ((2, 3), (12, 1), (0, 3)):  # single axes may be longer than declared, or empty
         np.testing.assert_array_equal(job([np.zeros(shape, F32)])[0], np.ones(shape, F32))
-    assert len(kept()) == 2
+    assert len(kept()) == 2 and "sets of shapes" not in caplog.text  # it is said once
 
 
 def test_arrays_that_do_not_fit_together_damage_nothing():

@@ -184,6 +184,7 @@ def test_bad_lengths_and_encodings(http: Http) -> None:
         ({"Inference_Header_Content_Length": str(len(good))}, good + b"abc", 400, "3 bytes behind the JSON belong to no input"),
         ({"Content_Encoding": "gzip"}, good, 400, "not gzip data"),
         ({"Content_Encoding": "gzip"}, gzip.compress(good)[:-9], 400, "in the middle"),
+        ({"Content_Encoding": "gzip"}, gzip.compress(good) + gzip.compress(b"xx"), 400, "bytes behind its gzip data"),
         ({"Content_Encoding": "br"}, good, 415, "not supported"),
         ({"Content_Encoding": "gzip"}, gzip.compress(b" " * (2 << 20)), 413, "decompressed body"),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import threading
@@ -18,6 +19,10 @@ import oneflow as flow
 import oneflow.typing as tp
 from oneflow.errors import ServingError
 from oneflow.serving._convert import main as convert
+from oneflow.serving._metrics import Metrics
+from oneflow.serving._model import read_model
+from oneflow.serving._protocol import RequestError
+from oneflow.serving._repository import Repository
 from oneflow.serving._repository import _versions_of as versions_of
 from oneflow.serving._settings import ModelSettings
 
@@ -266,3 +271,40 @@ def test_the_process_that_exports_a_job(tmp_path: Path, capsys: pytest.CaptureFi
     flow.clear_default_session()
     assert convert([f"{tmp_path / 'train.py'}:random", *arguments]) == 2
     assert "draws random numbers" in capsys.readouterr().err
+
+
+def test_models_that_wait_to_be_loaded_are_not_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    for name in ("first", "second", "größe"):
+        write_affine(tmp_path / f"{name}.stablehlo", 1.0)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> Any:
+        begun.set()
+        assert go_on.wait(30)
+        return read_model(*arguments)
+
+    monkeypatch.setattr("oneflow.serving._repository.read_model", slow)
+
+    def told(repository: Repository, name: str, version: str | None = None) -> int:
+        with pytest.raises(RequestError) as refused:
+            repository.find(name, version)
+        return refused.value.status
+
+    async def load() -> None:
+        repository = Repository(tmp_path, ModelSettings(batch_sizes=(1,)), Metrics(), 2)
+        loading = asyncio.create_task(repository.load_all())
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        assert [told(repository, name) for name in ("first", "second", "third")] == [503, 503, 404]
+        assert told(repository, "second", "1") == 503
+        assert [(m["name"], m["state"]) for m in repository.index()] == [("first", "LOADING"), ("second", "LOADING")]
+        unloading = asyncio.create_task(repository.unload("second"))
+        go_on.set()
+        assert await loading == {}
+        await unloading
+        assert repository.find("first", None) is not None and told(repository, "second") == 404
+        assert told(repository, "first", "2") == 404
+        await repository.close()
+
+    asyncio.run(load())
+    assert caplog.text.count("größe.stablehlo is ignored") == 1

@@ -449,7 +449,7 @@ def test_errors_of_prepared_calls():
     again += [job(ONE), job(x=ONE), job(*[ONE], **{})]
     for value in again:
         np.testing.assert_array_equal(value, 2 * ONE)
-    with pytest.raises(flow.errors.FeedError, match="missing a required argument"):
+    with pytest.raises(flow.errors.FeedError, match="there is no input 'y'"):
         job(y=ONE)
 
 

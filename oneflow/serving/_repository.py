@@ -82,12 +82,10 @@ class Repository:
                 return ready[-1]
             raise _not_loaded(name, entry, entry.versions.values())
         found = entry.versions.get(int(version)) if _is_version(version) else None
-        if found is None and entry.waiting:
-            raise _not_loaded(name, entry, ())
-        if found is None:
+        if found is None and not entry.waiting:
             raise RequestError(404, f"model {name!r} has no version {version[:32]!r}")
-        if found.batcher is None:
-            raise _not_loaded(name, entry, [found])
+        if found is None or found.batcher is None:
+            raise _not_loaded(name, entry, [] if found is None else [found])
         return found.batcher
 
     def versions(self, name: str) -> list[str]:

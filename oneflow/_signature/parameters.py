@@ -53,8 +53,8 @@ def parse_parameters(function: Callable[..., Any]) -> list[Parameter]:
         if not annotated and (parameter.default is parameter.empty or annotations_required()):
             rule = "it has no annotation" + ("" if annotations_required() else " and no default that defines its input")
             hint = f"{parameter.name}: {_ALLOWED_PARAMETER}"
-            if parameter.name == "self" and not parsed:
-                hint = "a method cannot be a job: define the job inside a method, where its body can use self"
+            if parameter.name in ("self", "cls") and not parsed:
+                hint = f"a method cannot be a job: define the job inside a method, where its body can use {parameter.name}"
             refuse(AnnotationError, f"{where}: {rule}", hint=hint, source=source)
         given = resolve(parameter.annotation, function, where, source) if annotated else parameter.default
         try:

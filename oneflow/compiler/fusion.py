@@ -18,6 +18,7 @@ from .._base import dtype as dtypes
 from .._base import native
 from .._base.dtype import dtype
 from .._base.jax import jnp, lax
+from .._base.rounding import rounded
 from ..graph.node import Blob, Node
 from ..graph.op import IntegerProduct, Native, OpDef
 from . import packed_products as packed
@@ -35,7 +36,7 @@ class Unit:
     """A product and what its call computes behind it.
 
     Attributes:
-      product: the node; ``geometry``: what it computes; ``dtype``: that it computes in.
+      product: the node; ``geometry``: what it computes; ``narrow``: the dtype that it computes in, None for float32.
       steps: ops that are affine per channel.
       residual: what is added to their result; ``activation``: the role of an op behind that, ``low`` and ``high`` its range.
       end: the Blob that it computes; ``nodes``: the nodes that it stands for.
@@ -43,7 +44,7 @@ class Unit:
 
     product: Node
     geometry: IntegerProduct
-    dtype: str
+    narrow: dtype | None
     steps: list[Node] = field(default_factory=list)
     residual: Blob | None = None
     activation: str = ""
@@ -67,6 +68,16 @@ class Unit:
         """The shape of the data, channels last."""
         shape, perm = self.product.inputs[0].shape, self.geometry.data_perm
         return shape if perm is None else tuple(shape[i] for i in perm)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of what is multiplied."""
+        return "float32" if self.narrow is None else native.product_dtype(self.narrow.name)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether that is float32 in the place of bfloat16: rounded numbers."""
+        return self.narrow is not None and self.dtype == "float32"
 
     @property
     def epilogue(self) -> Epilogue:
@@ -115,12 +126,12 @@ def _units(analysis: Analysis, precision: Mapping[Node, dtype], left: Collection
         found = geometry(node)
         if isinstance(found, str) or node.op.native is None or narrow not in (None, dtypes.bfloat16):
             continue
-        unit = Unit(node, found, "float32" if narrow is None else narrow.name)
+        unit = Unit(node, found, narrow)
         if unit.unsupported_reason() or not (is_native(node, narrow) or unit.has_few_rows()):
             continue
         _extend(unit, analysis, claimed)
         if unit.unsupported_reason():  # with what is behind it
-            unit = Unit(node, found, unit.dtype)
+            unit = Unit(node, found, narrow)
         units[unit.end.node] = unit
         claimed.update(unit.nodes)
     return units
@@ -226,7 +237,7 @@ def _prepared(unit: Unit) -> tuple[Blob, Blob]:
     channel = channel_of(unit.product, unit.geometry)
     node, w = unit.product, unit.product.inputs[1]
     fold = {"perm": unit.geometry.weight_perm, "steps": steps, "rank": node.outputs[0].ndim, "channel": channel}
-    weights, offset = packed.node_like(FOLD, node, (w, *constants), **fold).outputs
+    weights, offset = packed.node_like(FOLD, node, (w, *constants), **fold, rounds=unit.rounds).outputs
     numbers = unit.data, unit.geometry, unit.epilogue, unit.kernel, unit.dtype
     pack = {"spec": tuple(packed.spec(*numbers)), "size": packed.packed_size(*numbers)}
     return packed.node_like(packed.PACK, node, (weights,), **pack).outputs[0], offset
@@ -235,34 +246,44 @@ def _prepared(unit: Unit) -> tuple[Blob, Blob]:
 def _call(unit: Unit, read: Callable[[Blob], Blob], weights: Blob, offset: Blob) -> Node:
     node = unit.product
     inputs = (read(node.inputs[0]), weights, offset, *(() if unit.residual is None else (read(unit.residual),)))
-    attrs = {"product": unit.geometry, "epilogue": unit.epilogue, "kernel": unit.kernel, "dtype": unit.dtype, "data": unit.data}
+    attrs = {"product": unit.geometry, "epilogue": unit.epilogue, "kernel": unit.kernel, "dtype": unit.dtype, "data": unit.data,
+             "rounds": unit.rounds}  # fmt: skip
     return node.copy(op=PRODUCT, inputs=inputs, attrs=attrs, outputs=[unit.end])
 
 
 # --- what is computed
 
 
-def _fold(w: Any, *constants: Any, perm: tuple[int, ...], steps: Affine, rank: int, channel: int) -> tuple[Any, Any]:
-    """Weights as (O, ..., I) and an offset with which a product computes what ``steps`` make of its result."""
+def _fold(
+    w: Any, *constants: Any, perm: tuple[int, ...], steps: Affine, rank: int, channel: int, rounds: bool
+) -> tuple[Any, Any]:
+    """Weights as (O, ..., I) and an offset with which a product computes what ``steps`` make of its result.
+
+    ``rounds``: the weights to the values that bfloat16 has, as the native part does where it packs weights in bfloat16.
+    """
     w = jnp.transpose(w, perm).astype(np.float32)
-    if not steps:
-        return w, jnp.zeros(w.shape[:1], np.float32)
-    offset, slope = packed.offset_and_slope(steps, constants, rank, channel, w.shape[0])
-    return w * lax.expand_dims(slope, range(1, w.ndim)), offset
+    offset = jnp.zeros(w.shape[:1], np.float32)
+    if steps:
+        offset, slope = packed.offset_and_slope(steps, constants, rank, channel, w.shape[0])
+        w = w * lax.expand_dims(slope, range(1, w.ndim))
+    return rounded(w) if rounds else w, offset
 
 
 def _product(
     x: Any, w: Any, offset: Any, *residual: Any, product: IntegerProduct, epilogue: Epilogue, kernel: tuple[int, ...], dtype: str,
-    data: tuple[int, ...],
+    data: tuple[int, ...], rounds: bool,
 ) -> Any:  # fmt: skip
-    """A product of float32 data and packed weights, computed in ``dtype``. ``data``: the shape of data, channels last."""
+    """A product of float32 data and packed weights, computed in ``dtype``.
+
+    ``data``: the shape of data, channels last. ``rounds``: data to the values that bfloat16 has.
+    """
     perm = product.data_perm
 
     def entering(array: Any) -> Any:
         array = array if dtype == "float32" else array.astype(dtypes.bfloat16.numpy_dtype)
         return array if perm is None else jnp.transpose(array, perm)
 
-    y = packed.call(entering(x), w, (offset, *map(entering, residual)), product, epilogue, kernel)
+    y = packed.call(entering(rounded(x) if rounds else x), w, (offset, *map(entering, residual)), product, epilogue, kernel)
     y = y.astype(np.float32)
     return y if perm is None else jnp.transpose(y, tuple(perm.index(i) for i in range(len(perm))))
 
@@ -274,7 +295,7 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
 
 def _describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
     name = packed.kernel_name(attrs["data"], attrs["product"], attrs["epilogue"], attrs["kernel"], attrs["dtype"])
-    return f"{name}, packed weights"
+    return f"{name}, packed weights{', of numbers rounded to bfloat16' if attrs['rounds'] else ''}"
 
 
 FOLD = OpDef("fold_weights", _fold, multiple_results=True)

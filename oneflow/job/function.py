@@ -330,8 +330,10 @@ class JobFunction(Prepared, Generic[P, R_co]):
             refuse(ModeError, f"job {self.name!r} cannot be called any more: {self._closed}",
                    found=[("the job", f"{self.source}   {self.source.text}")], hint="declare it again")  # fmt: skip
 
-    def _positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The arguments by position."""
+    def _positional(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], method: str = "", own: Sequence[str] = ()
+    ) -> tuple[Any, ...]:
+        """The arguments by position. ``method``, ``own``: the method that takes them, and what it takes besides."""
         names = [p.name for p in self._declaration.parameters]
         try:
             return (
@@ -343,7 +345,7 @@ class JobFunction(Prepared, Generic[P, R_co]):
             unknown = [n for n in kwargs if n not in names]
             problem = f"there is no input {unknown[0]!r}" if unknown else str(error)
         name = self._declaration.users_name or self.name
-        refuse(FeedError, f"job {name!r}: {problem}", hint=f"call it as {name}({', '.join(names)})")
+        refuse(FeedError, f"job {name!r}: {problem}", hint=f"call it as {name}{method}({', '.join([*names, *own])})")
 
     def _prepared(self, built: BuiltJob, arrays: tuple[Any, ...], submits: bool) -> Call:
         """A function that makes a call, after everything that it needs has been compiled."""
@@ -458,10 +460,10 @@ class JobFunction(Prepared, Generic[P, R_co]):
           ModeError: in a run of several processes, and where devices are fed arrays of different shapes.
         Example: >>> print(job.find_nonfinite(images, labels))
         """
-        with self._looking_inside("find_nonfinite", args, kwargs) as built, contextlib.ExitStack() as held:
+        with self._looking_inside("find_nonfinite", args, kwargs) as (built, arrays), contextlib.ExitStack() as held:
             if built.plan.is_empty:
                 return None
-            feeds = built.feeds(self._positional(args, kwargs) if kwargs else args)
+            feeds = built.feeds(arrays)
             if built.pipeline is not None:
                 held.enter_context(built.pipeline.lock)
                 feeds, _ = built.pipeline.take(feeds)
@@ -486,8 +488,9 @@ class JobFunction(Prepared, Generic[P, R_co]):
         """
         from .profiling import profile  # here, because few programs do this
 
-        with self._looking_inside("profile", args, kwargs) as built, self._session.unchanged(self.name, self.variable_names):
-            return profile(built, self._positional(args, kwargs) if kwargs else args, steps)
+        inside = self._looking_inside("profile", args, kwargs, "steps=20")
+        with inside as (built, arrays), self._session.unchanged(self.name, self.variable_names):
+            return profile(built, arrays, steps)
 
     @contextlib.contextmanager
     def throughput(self) -> Iterator[Callable[[], Throughput]]:
@@ -531,8 +534,17 @@ class JobFunction(Prepared, Generic[P, R_co]):
         return meter
 
     @contextlib.contextmanager
-    def _looking_inside(self, what: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[BuiltJob]:
-        """Around work that runs steps outside of calls: the job is built, and nothing is waiting to be raised."""
+    def _looking_inside(
+        self, what: str, args: Sequence[Any], kwargs: Mapping[str, Any], *own: str
+    ) -> Iterator[tuple[BuiltJob, Sequence[Any]]]:
+        """Around work that runs steps outside of calls: the job is built, and nothing is waiting to be raised.
+
+        Args:
+          what: the method that does it.
+          args, kwargs: the arguments of a call.
+          own: those that the method has besides, as they are written.
+        Returns: the built job, and the arguments of the call by position.
+        """
         if current_or_none() is not None:
             refuse(ModeError, f"{what} of job {self.name!r} was called inside the body of a job", hint="call it from outside")
         if process.stops_at_first_call in (True, self.name):
@@ -543,10 +555,12 @@ class JobFunction(Prepared, Generic[P, R_co]):
         with process.in_call():
             self._session.start()
             built = self._build()
-            built.feeds(self._positional(args, kwargs) if kwargs else args)
+            if kwargs:
+                args = self._positional(args, kwargs, f".{what}", own)
+            built.feeds(args)
             process.delivery.raise_error()
             process.start()
-            yield built
+            yield built, args
 
     def build_report(self) -> list[str]:
         """The build time and the memory of each executable, one per line."""

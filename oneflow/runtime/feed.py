@@ -67,6 +67,10 @@ def as_array(value: Any) -> np.ndarray | None:
     return np.asarray(value) if hasattr(value, "__array__") else None
 
 
+def _counted(arguments: int) -> str:
+    return f"{arguments} argument" if arguments == 1 else f"{arguments} arguments"
+
+
 def _spelled(kind: np.dtype) -> str:
     return f"{'ml_dtypes' if kind.name == 'bfloat16' else 'np'}.{kind.name}"
 
@@ -196,7 +200,7 @@ class Feeds:
             names = ", ".join(self._describe(s) for s in self._structure)
             self._fail(
                 FeedError,
-                f"it takes {len(self._structure)} arguments, {len(args)} were given",
+                f"it takes {_counted(len(self._structure))}, {len(args)} {'was' if len(args) == 1 else 'were'} given",
                 f"call it as {self._job}({names})",
             )
         found: list[Any] = [None] * len(self._inputs)

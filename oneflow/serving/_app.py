@@ -249,16 +249,23 @@ class App:
     # --- models
 
     async def _index(self, call: Call) -> Answer:
-        given = protocol.parsed_json(await self._body(call), empty={})
+        given = await self._settings(call)
         index = self._repository.index()
-        if isinstance(given, dict) and given.get("ready") is True:
+        if given.get("ready") is True:
             index = [entry for entry in index if entry["state"] == "READY"]
         return _json(index)
 
+    async def _settings(self, call: Call) -> dict[str, Any]:
+        """The JSON of a request that need not have any."""
+        given = protocol.parsed_json(await self._body(call), empty={})
+        if not isinstance(given, dict):
+            raise RequestError(400, "the request must be a JSON object, or empty")
+        return given
+
     async def _load(self, call: Call, name: str) -> Answer:
         self._may_change()
-        given = protocol.parsed_json(await self._body(call), empty={})
-        if isinstance(given, dict) and given.get("parameters"):
+        given = await self._settings(call)
+        if given.get("parameters"):
             raise RequestError(400, "a model is loaded as its files say; configurations and files in requests are not taken")
         if not NAME.fullmatch(name):
             raise RequestError(404, f"there is no model {shown(name[:128])}")

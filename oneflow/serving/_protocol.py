@@ -163,6 +163,11 @@ def split(body: bytes, header_length: str | None) -> tuple[memoryview, memoryvie
     return whole[:length], whole[length:]
 
 
+def _shown(value: Any) -> str:
+    """A value of a request, in a message to who sent it."""
+    return _ENCODER.encode(value) if value is None or isinstance(value, bool) else shown(value)
+
+
 def parse(head: Any, binary: memoryview, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> InferRequest:
     """A request for a model with these inputs and outputs.
 
@@ -172,10 +177,10 @@ def parse(head: Any, binary: memoryview, inputs: Sequence[Tensor], outputs: Sequ
     Raises: RequestError with status 400 and the reason.
     """
     if not isinstance(head, dict):
-        _bad(f"the request must be a JSON object, got {type(head).__name__}")
+        _bad(f"the request must be a JSON object, got {_shown(head)}")
     identifier = head.get("id")
     if identifier is not None and not isinstance(identifier, str):
-        _bad(f"id must be a string, got {shown(identifier)}")
+        _bad(f"id must be a string, got {_shown(identifier)}")
     parameters = _parameters(head, "the request")
     if parameters.get("sequence_id") not in (None, 0, ""):
         _bad("sequences of requests are not supported")
@@ -189,7 +194,7 @@ def _parameters(entry: Mapping[str, Any], what: str) -> Mapping[str, Any]:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        _bad(f"the parameters of {what} must be a JSON object, got {shown(found)}")
+        _bad(f"the parameters of {what} must be a JSON object, got {_shown(found)}")
     if "shared_memory_region" in found:
         _bad("shared memory is not supported")
     return found
@@ -201,7 +206,7 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
     if given is None or given == 0:
         return None
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        _bad(f"the parameter timeout must be a number of microseconds, got {shown(given)}")
+        _bad(f"the parameter timeout must be a number of microseconds, got {_shown(given)}")
     return min(given, 10**12) * _MICROSECONDS
 
 
@@ -218,7 +223,7 @@ def _inputs(given: Any, binary: memoryview, inputs: Sequence[Tensor]) -> tuple[l
             _bad("each input must be a JSON object with a name")
         tensor = known.get(name)
         if tensor is None:
-            _bad(f"the model has no input {shown(name)}; its inputs are {_listed(known)}")
+            _bad(f"the model has no input {_shown(name)}; its inputs are {_listed(known)}")
         if name in found:
             _bad(f"input {name!r} is there twice")
         shape = _shape(entry, tensor, sizes)
@@ -229,7 +234,7 @@ def _inputs(given: Any, binary: memoryview, inputs: Sequence[Tensor]) -> tuple[l
         needed = math.prod(shape) * tensor.dtype.itemsize
         if isinstance(length, bool) or not isinstance(length, int) or length != needed:
             _bad(f"input {name!r}: {tensor.datatype} of shape {list(shape)} has {needed} bytes; "
-                 f"binary_data_size is {shown(length)}")  # fmt: skip
+                 f"binary_data_size is {_shown(length)}")  # fmt: skip
         if "data" in entry:
             _bad(f"input {name!r} has both data and binary_data_size")
         if at + length > len(binary):
@@ -252,17 +257,17 @@ def _shape(entry: Mapping[str, Any], tensor: Tensor, sizes: dict[str, int]) -> t
     """The shape of an input, checked before anything of that size is made. Open sizes go into ``sizes``."""
     datatype, shape = entry.get("datatype"), entry.get("shape")
     if datatype != tensor.datatype:
-        _bad(f"input {tensor.name!r} has datatype {tensor.datatype}, got {shown(datatype)}")
+        _bad(f"input {tensor.name!r} has datatype {tensor.datatype}, got {_shown(datatype)}")
     if not isinstance(shape, list) or len(shape) > _MOST_AXES:
         _bad(f"input {tensor.name!r} needs a shape, a list of sizes")
     if len(shape) != len(tensor.shape):
-        _bad(f"input {tensor.name!r} has {len(tensor.shape)} axes, {_sizes(tensor)}; got shape {shown(shape)}")
+        _bad(f"input {tensor.name!r} has {len(tensor.shape)} axes, {_sizes(tensor)}; got shape {_shown(shape)}")
     for size, wanted in zip(shape, tensor.shape, strict=True):
         if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 2**31:
-            _bad(f"input {tensor.name!r}: a size must be a whole number from 0 to 2147483647, got {shown(size)}")
+            _bad(f"input {tensor.name!r}: a size must be a whole number from 0 to 2147483647, got {_shown(size)}")
         if isinstance(wanted, int):
             if size != wanted:
-                _bad(f"input {tensor.name!r} has shape {_sizes(tensor)}, got {shown(shape)}")
+                _bad(f"input {tensor.name!r} has shape {_sizes(tensor)}, got {_shown(shape)}")
         elif sizes.setdefault(wanted, size) != size:
             _bad(f"input {tensor.name!r}: {wanted!r} is {size}, and {sizes[wanted]} in another input")
         elif size not in tensor.accepted[wanted]:
@@ -296,7 +301,7 @@ def _from_json(data: Any, tensor: Tensor, shape: tuple[int, ...]) -> np.ndarray:
     except (ValueError, RecursionError, OverflowError):
         _bad(f"input {name!r}: the data must be a flat list, or nested as the shape says")
     if array.size != math.prod(shape) or array.shape not in ((array.size,), shape):
-        _bad(f"input {name!r} has shape {list(shape)}, and its data has shape {shown(list(array.shape))}")
+        _bad(f"input {name!r} has shape {list(shape)}, and its data has shape {_shown(list(array.shape))}")
     kinds = "b" if dtype.kind == "b" else "iu" if dtype.kind in "iu" else "iuf"
     if array.size and (array.dtype.kind not in kinds or (kinds != "b" and _holds_bool(data))):
         what = {"b": "true or false", "iu": "whole numbers", "iuf": "numbers"}[kinds]
@@ -314,7 +319,7 @@ def _wanted(given: Any, outputs: Sequence[Tensor], binary: bool) -> list[Wanted]
     if given is None or given == []:
         return [Wanted(i, binary) for i in range(len(outputs))]
     if not isinstance(given, list):
-        _bad(f"outputs must be a list, got {shown(given)}")
+        _bad(f"outputs must be a list, got {_shown(given)}")
     positions = {tensor.name: i for i, tensor in enumerate(outputs)}
     made: dict[str, Wanted] = {}
     for entry in given:
@@ -322,7 +327,7 @@ def _wanted(given: Any, outputs: Sequence[Tensor], binary: bool) -> list[Wanted]
         if not isinstance(name, str):
             _bad("each output must be a JSON object with a name")
         if name not in positions:
-            _bad(f"the model has no output {shown(name)}; its outputs are {_listed(positions)}")
+            _bad(f"the model has no output {_shown(name)}; its outputs are {_listed(positions)}")
         if name in made:
             _bad(f"output {name!r} is there twice")
         parameters = _parameters(entry, f"output {name!r}")
@@ -330,7 +335,7 @@ def _wanted(given: Any, outputs: Sequence[Tensor], binary: bool) -> list[Wanted]
             _bad("the classification extension is not supported; take the largest values of the output")
         as_binary = parameters.get("binary_data", binary)
         if not isinstance(as_binary, bool):
-            _bad(f"binary_data of output {name!r} must be true or false, got {shown(as_binary)}")
+            _bad(f"binary_data of output {name!r} must be true or false, got {_shown(as_binary)}")
         made[name] = Wanted(positions[name], as_binary)
     return list(made.values())
 

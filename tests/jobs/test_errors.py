@@ -44,7 +44,7 @@ Y = np.zeros((2,), np.int32)
 @pytest.mark.parametrize(
     ("args", "kwargs", "error", "text"),
     [
-        ((X,), {}, errors.FeedError, "takes 2 arguments, 1 were given"),
+        ((X,), {}, errors.FeedError, "takes 2 arguments, 1 was given"),
         ((X, Y, Y), {}, errors.FeedError, "takes 2 arguments, 3 were given"),
         ((X,), {"z": Y}, errors.FeedError, r"(?s)there is no input 'z'.*call it as job\(x, y\)"),
         ((X, Y), {"y": Y}, errors.FeedError, "multiple values for argument 'y'"),

@@ -577,7 +577,7 @@ def test_wrong_arguments_are_told_as_ever():
             call(ONE.T)
         with pytest.raises(flow.errors.FeedDtypeError, match="must be float32"):
             call(ONE.astype(np.complex64))
-        with pytest.raises(flow.errors.FeedError, match="takes 1 arguments, 2 were given"):
+        with pytest.raises(flow.errors.FeedError, match="takes 1 argument, 2 were given"):
             call(ONE, ONE)
     np.testing.assert_array_equal(job(ONE.astype(np.float64)), 2 * ONE)
     np.testing.assert_array_equal(job(np.asfortranarray(ONE)), 2 * ONE)

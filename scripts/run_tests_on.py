@@ -5,8 +5,9 @@
     python scripts/run_tests_on.py --python 3.13 --jax 0.12 --numpy 2.5 --sample
 
 Installs the package as a user would, with the dependencies of its tests. Each file of tests runs in a process of its own, so
-that a crash of the compiler costs one file. Prints a line per file and a table with the counts of each part; the exit status
-is 1 where a test failed or a file could not be run. ``--native`` builds and installs the native part as well.
+that a crash of the compiler costs one file; those of the sample share one. Prints a line per process and a table with the counts
+of each part; the exit status is 1 where a test failed or a file could not be run. ``--native`` builds and installs the native
+part as well.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ ROOT = Path(__file__).resolve().parent.parent
 OUTCOMES = ("passed", "failed", "skipped")
 SAMPLE = (
     "tests/_base/test_jax_versions.py",
-    "tests/ops/test_details.py",
     "tests/jobs/test_calls.py",
     "tests/optimizer/test_rules.py",
 )
@@ -90,10 +90,11 @@ def files(wanted: list[str]) -> list[Path]:
     return list(found)
 
 
-def run(python: str, file: Path, report: Path, arguments: list[str]) -> tuple[Counter[str], str]:
-    """Runs one file of tests; returns its counts, and its output where something failed."""
+def run(python: str, files: list[Path], report: Path, arguments: list[str]) -> tuple[Counter[str], str]:
+    """Runs files of tests in one process; returns their counts, and the output where something failed."""
     report.unlink(missing_ok=True)
-    command = [python, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments, str(file)]
+    command = [python, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments,
+               *map(str, files)]  # fmt: skip
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL
     )
@@ -104,7 +105,7 @@ def run(python: str, file: Path, report: Path, arguments: list[str]) -> tuple[Co
             counts["failed"] += number["failures"] + number["errors"]
             counts["skipped"] += number["skipped"]
             counts["passed"] += number["tests"] - number["failures"] - number["errors"] - number["skipped"]
-    if done.returncode not in (0, 1, 5):  # 5: the file has none for this tier
+    if done.returncode not in (0, 1, 5):  # 5: there are none for this tier
         counts["failed"] += 1
         counts["crashed"] += 1
     return counts, done.stdout if counts["failed"] else ""
@@ -140,13 +141,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         inside = install(python, options.venv or Path(temporary) / "venv", options)
         parts: dict[str, Counter[str]] = {}
-        for file in files(options.tests or (list(SAMPLE) if options.sample else ["tests"])):
+        found = files(options.tests or (list(SAMPLE) if options.sample else ["tests"]))
+        for together in [found] if options.sample else [[file] for file in found]:
             start = time.monotonic()
-            counts, output = run(inside, file, Path(temporary) / "report.xml", arguments)
+            counts, output = run(inside, together, Path(temporary) / "report.xml", arguments)
             shown = ", ".join(f"{counts[name]} {name}" for name in (*OUTCOMES, "crashed") if counts[name]) or "no tests"
-            print(f"{file.relative_to(ROOT)}: {shown} in {time.monotonic() - start:.0f} s", flush=True)
+            names = ", ".join(str(file.relative_to(ROOT)) for file in together)
+            print(f"{names}: {shown} in {time.monotonic() - start:.0f} s", flush=True)
             print(output, end="", flush=True)
-            parts.setdefault(part_of(file), Counter()).update(counts)
+            parts.setdefault("sample" if options.sample else part_of(together[0]), Counter()).update(counts)
     print(f"\n| part | {' | '.join(OUTCOMES)} |\n|---|{'---:|' * len(OUTCOMES)}")
     for part, counts in sorted(parts.items()):
         print(f"| {part} | {' | '.join(str(counts[name]) for name in OUTCOMES)} |")

@@ -135,11 +135,11 @@ def test_the_script_counts_outcomes_and_crashes(script, tmp_path):
     several.write_text(
         "import pytest\n\ndef test_a(): pass\n\ndef test_b(): assert 1 == 2, 'unequal'\n\ndef test_c(): pytest.skip('no')\n"
     )
-    counts, output = script["run"](sys.executable, several, tmp_path / "report.xml", [])
+    counts, output = script["run"](sys.executable, [several], tmp_path / "report.xml", [])
     assert (counts["passed"], counts["failed"], counts["skipped"], counts["crashed"]) == (1, 1, 1, 0) and "unequal" in output
     crash = tmp_path / "test_crash.py"
     crash.write_text("import os, signal\n\ndef test_a(): os.kill(os.getpid(), signal.SIGFPE)\n")
-    counts, output = script["run"](sys.executable, crash, tmp_path / "report.xml", [])
+    counts, output = script["run"](sys.executable, [crash], tmp_path / "report.xml", [])
     assert (counts["passed"], counts["failed"], counts["crashed"]) == (0, 1, 1) and "Fatal Python error: Floating" in output
 
 

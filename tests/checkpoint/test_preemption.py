@@ -91,7 +91,9 @@ def losses(done: subprocess.CompletedProcess[str]) -> dict[int, str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", [pytest.param("synchronous", marks=pytest.mark.thorough), "asynchronous", "thread"])
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("synchronous", "asynchronous")), "thread"]
+)
 def test_the_losses_are_those_of_an_uninterrupted_run(tmp_path: Path, parts: str, kind: str, whole: dict[int, str]) -> None:
     found: dict[int, str] = {}
     begins = 0

@@ -24,7 +24,7 @@ def campaign(*arguments: str, timeout: float) -> None:
 
 @pytest.mark.parametrize("formats", [FORMATS[:4], FORMATS[4:], MODELS], ids=" ".join)
 def test_some_damaged_files_of_every_format(formats: list[str]) -> None:
-    campaign("--count", "50", "--seconds", "4" if formats is MODELS else "7", "--seed", "0", "--formats", *formats, timeout=120)
+    campaign("--count", "50", "--seconds", "3" if formats is MODELS else "4", "--seed", "0", "--formats", *formats, timeout=120)
 
 
 @pytest.mark.thorough

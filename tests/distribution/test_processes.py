@@ -227,7 +227,9 @@ LOST = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", [pytest.param(h, marks=[pytest.mark.thorough] * (h in ("sleeps", "ends"))) for h in LOST])
+@pytest.mark.parametrize(
+    "how", [pytest.param(h, marks=[pytest.mark.thorough] * (h not in ("killed", "raises", "calls", "differs"))) for h in LOST]
+)
 def test_a_lost_process_ends_the_others_with_a_clear_error(how: str, program: Any) -> None:
     done = program(LOSING, *TWO, arguments=(how,))
     status, texts = LOST[how]
@@ -309,6 +311,7 @@ print(*twice(x))
 """
 
 
+@pytest.mark.thorough
 def test_work_that_begins_and_ends_often_on_many_threads(program: Any) -> None:
     """Each tells the others, beside the watch: the messages stay whole and in order."""
     done = program(HEARTBEATS, *TWO)
@@ -363,6 +366,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), *twice(np.ones(4, np.f
 """
 
 
+@pytest.mark.thorough
 def test_a_forked_child_leaves_the_run_alone(program: Any) -> None:
     done = program(FORKED, *TWO)
     assert (done.returncode, done.stdout) == (0, "7 2.0 2.0 2.0 2.0\n"), done.stderr
@@ -492,6 +496,7 @@ if flow.distributed.get_rank() == 0:
 """
 
 
+@pytest.mark.thorough
 def test_micro_batches_of_stages_with_several_devices_each(program: Any) -> None:
     """Many collectives are under way at once, between all devices and between some: they hung before the tenth step or so."""
     found = []

@@ -197,7 +197,7 @@ def _fight(tmp_path: Path, count: int, seed: int) -> None:
 
 
 def test_a_run_among_hostile_messages(tmp_path: Path) -> None:
-    _fight(tmp_path, 800, seed=1)
+    _fight(tmp_path, 400, seed=1)
 
 
 @pytest.mark.thorough

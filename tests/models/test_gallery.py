@@ -21,7 +21,7 @@ PROGRAMS = {
 }
 
 
-LONGER = ("train_segmentation.py",)
+LONGER = ("train_segmentation.py", "serve_digits.py")
 
 
 @pytest.mark.parametrize("name", [n if n not in LONGER else pytest.param(n, marks=pytest.mark.thorough) for n in PROGRAMS])

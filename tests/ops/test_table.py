@@ -56,7 +56,18 @@ def _expected(row: Row, arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [np.asarray(a) for a in made] if isinstance(made, (list, tuple)) else [np.asarray(made)]
 
 
-@pytest.mark.parametrize("row", ROWS)
+def _by_turns(params: list[Any]) -> list[Any]:
+    """The first of an op's rows, and every second one of the others; those between are in the long tier."""
+    seen: dict[str, int] = {}
+    made = []
+    for param in params:
+        name = param.values[0].name.split()[0]
+        seen[name] = seen.get(name, -1) + 1
+        made.append(pytest.param(*param.values, id=param.id, marks=[pytest.mark.thorough] * (seen[name] % 2)))
+    return made
+
+
+@pytest.mark.parametrize("row", _by_turns(ROWS))
 def test_value(row: Row) -> None:
     for dtype in row.dtypes if any(a.dtype.kind == "f" for a in row.inputs) or "float32" not in row.dtypes else row.dtypes[:1]:
         arrays = _cast(row.inputs, dtype)
@@ -78,17 +89,6 @@ def test_16_bit_floats(row: Row, half: str) -> None:
     shapes = [(a.shape, getattr(dtypes, half).numpy_dtype if a.dtype.kind == "f" else a.dtype) for a in row.inputs]
     _, results = trace(row.build, shapes, row.train)
     assert [b.dtype.name for b in results] == _outs(row, len(results), half)
-
-
-def _by_turns(params: list[Any]) -> list[Any]:
-    """The first of an op's rows, and every second one of the others; those between are in the long tier."""
-    seen: dict[str, int] = {}
-    made = []
-    for param in params:
-        name = param.values[0].name.split()[0]
-        seen[name] = seen.get(name, -1) + 1
-        made.append(pytest.param(*param.values, id=param.id, marks=[pytest.mark.thorough] * (seen[name] % 2)))
-    return made
 
 
 @pytest.mark.parametrize("row", _by_turns([p for p in ROWS if p.values[0].grad and "float64" in p.values[0].dtypes]))

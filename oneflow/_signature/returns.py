@@ -334,7 +334,7 @@ def _exact_annotation(value: Any, kind: str) -> str:
 
 
 def _typed(value: Any) -> str:
-    return f"{type(value).__name__} {_show(value)}"
+    return _show(value) if isinstance(value, Blob) else f"{type(value).__name__} {_show(value)}"
 
 
 def _show(value: Any, level: int = 4) -> str:

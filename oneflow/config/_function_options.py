@@ -61,11 +61,16 @@ FUNCTION_OPTIONS: list[Option] = [
     Option("indexed_slices_optimizer_conf", (dict,), None,
            "SGD and Adam update only the rows that a step gathered, of variables that one gather on axis 0 alone reads; e.g. "
            '{"include_op_names": {"op_name": ["table"]}}.', verify=_check_indexed_slices),
-    Option("optimizer_placement_optimization_mode", (str,), None, _STATES, argument="mode",
+    Option("optimizer_placement_optimization_mode", (str,), None,
+           "Where devices that share a batch store variables and optimizer states: "
+           '"distributed_split" a piece of each per device, "non_distributed" each one whole on one device. '
+           "Results do not change.", argument="mode",
            choices=("non_distributed", "distributed_split"), aliases=("train.optimizer_placement_optimization_mode",)),
-    Option("optimizer_placement_optimization_threshold", (int,), 1024, _STATES,
+    Option("optimizer_placement_optimization_threshold", (int,), 1024,
+           "The least number of elements per device of a variable for that.",
            aliases=("train.optimizer_placement_optimization_threshold",)),
-    _switch("enable_non_distributed_optimizer", False, _STATES),
+    _switch("enable_non_distributed_optimizer", False,
+            'The older spelling of `optimizer_placement_optimization_mode("non_distributed")`.'),
     Option("non_distributed_optimizer_group_size_mbyte", (int,), None, _STATES),
     _switch("enable_fuse_model_update_ops", False, _REWRITE),
     _switch("enable_gradients_stats_aggregation", True, _REWRITE),

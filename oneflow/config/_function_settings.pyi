@@ -19,9 +19,11 @@ class _Train:
         the whole batch, readers for one micro-batch; the body sees one, results are those of all. Default: 1.
         """
     def optimizer_placement_optimization_mode(self, mode: Literal["non_distributed", "distributed_split"]) -> None:
-        """no effect: results do not depend on the devices that optimizer states are on. Default: None."""
+        """Where devices that share a batch store variables and optimizer states: "distributed_split" a piece of each per
+        device, "non_distributed" each one whole on one device. Results do not change. Default: None.
+        """
     def optimizer_placement_optimization_threshold(self, value: int) -> None:
-        """no effect: results do not depend on the devices that optimizer states are on. Default: 1024."""
+        """The least number of elements per device of a variable for that. Default: 1024."""
 
 class _Qat:
     def per_channel_weight_quantization(self, value: bool = True) -> None:
@@ -76,11 +78,13 @@ class FunctionSettings:
         {"include_op_names": {"op_name": ["table"]}}. Default: None.
         """
     def optimizer_placement_optimization_mode(self, mode: Literal["non_distributed", "distributed_split"]) -> None:
-        """no effect: results do not depend on the devices that optimizer states are on. Default: None."""
+        """Where devices that share a batch store variables and optimizer states: "distributed_split" a piece of each per
+        device, "non_distributed" each one whole on one device. Results do not change. Default: None.
+        """
     def optimizer_placement_optimization_threshold(self, value: int) -> None:
-        """no effect: results do not depend on the devices that optimizer states are on. Default: 1024."""
+        """The least number of elements per device of a variable for that. Default: 1024."""
     def enable_non_distributed_optimizer(self, value: bool = True) -> None:
-        """no effect: results do not depend on the devices that optimizer states are on. Default: False."""
+        """The older spelling of `optimizer_placement_optimization_mode("non_distributed")`. Default: False."""
     def non_distributed_optimizer_group_size_mbyte(self, value: int) -> None:
         """no effect: results do not depend on the devices that optimizer states are on. Default: None."""
     def enable_fuse_model_update_ops(self, value: bool = True) -> None:

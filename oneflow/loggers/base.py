@@ -73,7 +73,11 @@ class Logger:
         return {}
 
     def _cannot(self, method: str) -> None:
-        refuse(ModeError, f"{type(self).__name__} has no {method}", hint="TensorBoardLogger has")
+        refuse(
+            ModeError,
+            f"{type(self).__name__} has no {method}",
+            hint="TensorBoardLogger has; a trainer with several loggers has them all in trainer.loggers",
+        )
 
 
 class FileLogger(Logger):

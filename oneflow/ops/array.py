@@ -95,8 +95,9 @@ def _bad_shape(what: str, x: Blob, shape: Any) -> NoReturn:
     rest = math.prod(s for s in sizes if s != -1)
     total = math.prod(x.shape)
     fits = f"{total} elements do not fill {list(sizes)}"
-    fail(ShapeError, what, f"{fits}: {total} is not a multiple of {rest}" if -1 in sizes else f"{fits}, which has {rest}", (x,),
-         "write -1 for one size, to have it computed")  # fmt: skip
+    if -1 in sizes:
+        fail(ShapeError, what, f"{fits}: {total} is not a multiple of {rest}", (x,))
+    fail(ShapeError, what, f"{fits}, which has {rest}", (x,), "write -1 for one size, to have it computed")
 
 
 def dynamic_reshape(x: Blob, shape: Sequence[int], name: str | None = None) -> Blob:

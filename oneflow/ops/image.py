@@ -392,7 +392,7 @@ def _window_size(what: str, blob: Blob, channels: int, color_space: str, height:
         want_one_axis(what, "input_blob", blob)
         if not (height and width):
             rule = f"crop_h and crop_w must be > 0 for images of any size, got {height} and {width}"
-            fail(ArgumentError, what, rule, (blob,))
+            fail(ArgumentError, what, rule, (blob,), "bring images to one size before, as in flow.image.Resize(images, ...)[0]")
         return height, width
     want_dense(what, "input_blob", blob)
     if blob.dtype != dtypes.uint8:

@@ -66,7 +66,7 @@ def _begin_anew(count: int) -> None:
             f"{count} devices were asked for, JAX runs with {len(jax.local_devices(backend='cpu'))} in this process, "
             f"and the number cannot change while arrays are on them",
             found=[("held", f"{shown}{more}")],
-            hint="set flow.config.gpu_device_num before anything uses JAX; or let go of jax arrays and of results that "
+            hint="set the number of devices before anything uses JAX; or let go of jax arrays and of results that "
             "were not fetched, then flow.clear_default_session()",
         )
     backend.clear_backends()

@@ -249,13 +249,13 @@ class App:
     # --- models
 
     async def _index(self, call: Call) -> Answer:
-        given = await self._settings(call)
+        given = await self._object(call)
         index = self._repository.index()
         if given.get("ready") is True:
             index = [entry for entry in index if entry["state"] == "READY"]
         return _json(index)
 
-    async def _settings(self, call: Call) -> dict[str, Any]:
+    async def _object(self, call: Call) -> dict[str, Any]:
         """The JSON of a request that need not have any."""
         given = protocol.parsed_json(await self._body(call), empty={})
         if not isinstance(given, dict):
@@ -264,7 +264,7 @@ class App:
 
     async def _load(self, call: Call, name: str) -> Answer:
         self._may_change()
-        given = await self._settings(call)
+        given = await self._object(call)
         if given.get("parameters"):
             raise RequestError(400, "a model is loaded as its files say; configurations and files in requests are not taken")
         if not NAME.fullmatch(name):

@@ -569,3 +569,47 @@ def test_what_the_compiler_refuses_is_told_with_the_job() -> None:
         told = r"(?s)'job' cannot be compiled for its devices.*nobody_has_it.*the job"
         with pytest.raises(flow.errors.CompileError, match=told):
             job(np.ones(4, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("body", "note"),
+    [
+        (lambda x: flow.layers.dense(x, 4, activations=flow.nn.relu), "try        activation=..."),
+        (lambda x: flow.math.reduce_mean(x, dim=1), "try        axis=..."),
+        (lambda x: flow.optimizer.SGD(lr=0.1), "try        lr_scheduler=..."),
+        (lambda x: flow.optimizer.Adam(0.1, weight_decay=0.1), "try        flow.optimizer.AdamW(..., weight_decay=...)"),
+        (lambda x: flow.math.relu(x, nothing=3), "it takes   x, name"),
+    ],
+)
+def test_unknown_keywords_are_explained(body, note):
+    @flow.global_function(type="predict")
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return body(x)
+
+    for _ in range(2):
+        with pytest.raises(TypeError, match="unexpected keyword argument") as caught:
+            job(X)
+        if "Did you mean" not in str(caught.value):  # as Python 3.13 and newer say themselves
+            assert caught.value.__notes__ == [f"  {note}"]
+
+
+def test_keywords_of_other_functions_are_pythons():
+    def other():
+        pass
+
+    @flow.global_function(type="predict")
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return other(x=x)
+
+    with pytest.raises(TypeError) as caught:
+        job(X)
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_several_results_in_the_place_of_one():
+    @flow.global_function(type="predict")
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return flow.math.relu(flow.nn.moments(x, [0]))
+
+    with pytest.raises(errors.ArgumentError, match=r"(?s)must be a Blob, got (tuple|list).*try +give one of its elements"):
+        job(X)

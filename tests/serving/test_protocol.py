@@ -116,7 +116,7 @@ BAD: list[tuple[Any, str]] = [
     (b"\xff\xfe", "not JSON"),
     (b"[" * 100_000, "nested too deeply"),
     (b'{"inputs": [NaN]}', "NaN is not JSON"),
-    ([], "must be a JSON object, got list"),
+    ([], "must be a JSON object, got []"),
     ({}, "needs a list of inputs"),
     ({"inputs": {}}, "needs a list of inputs"),
     ({"inputs": [3]}, "a JSON object with a name"),
@@ -151,7 +151,7 @@ BAD: list[tuple[Any, str]] = [
     (changed(parameters={"binary_data_size": 24}), "both data and binary_data_size"),
     (changed(parameters={"binary_data_size": 23}, data=None), "has 24 bytes; binary_data_size is 23"),
     (changed(parameters={"binary_data_size": 24}, data=None), "needs 24 bytes behind the JSON, where 0 are left"),
-    (changed(parameters={"binary_data_size": True}, data=None), "binary_data_size is True"),
+    (changed(parameters={"binary_data_size": True}, data=None), "binary_data_size is true"),
     (changed(parameters=[1]), "must be a JSON object"),
     (changed(parameters={"shared_memory_region": "a"}), "shared memory is not supported"),
     ({"inputs": [INPUT], "outputs": 3}, "outputs must be a list"),
@@ -211,6 +211,9 @@ def test_paths_and_methods(http: Http) -> None:
         assert found == status and (status == 200 or answer["error"]), path
     status, answer = http("POST", "/v2/repository/models/affine/load", {"parameters": {"config": "{}"}})
     assert status == 400 and "configurations and files in requests are not taken" in answer["error"]
+    for path in ("/v2/repository/models/affine/load", "/v2/repository/index"):
+        for body in (b"[]", b"3", b"{"):
+            assert http("POST", path, body)[0] == 400, (path, body)
 
 
 def test_values_that_json_cannot_express(http: Http) -> None:

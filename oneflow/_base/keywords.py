@@ -1,0 +1,78 @@
+"""What was meant by a keyword that a public function does not take."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import linecache
+import re
+import sys
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+from .public import public_names
+from .refuse import closest
+
+_UNKNOWN = re.compile(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'$")
+# Our keywords, and those of PyTorch, Keras and NumPy for the same with other letters.
+_ELSEWHERE = {
+    "axis": "dim dims axes", "keepdims": "keepdim", "filters": "out_channels", "units": "out_features", "use_bias": "bias",
+    "epsilon": "eps", "rate": "p", "lr_scheduler": "lr learning_rate", "beta1": "beta_1 betas", "beta2": "beta_2",
+    "training": "train", "trainable": "requires_grad", "kernel_initializer": "weight_initializer",
+}  # fmt: skip
+
+
+def explain_keyword(error: BaseException) -> None:
+    """Adds a note to Python's error for an unknown keyword of a public function: the one that was meant, or all there are."""
+    found = _UNKNOWN.match(str(error)) if type(error) is TypeError else None
+    if found is None or getattr(error, "__notes__", None):
+        return
+    name, keyword = found[1].removesuffix(".__init__"), found[2]
+    path, function = _called(name, error.__traceback__)
+    if function is None:
+        return
+    known = _keywords(function)
+    near = [k for k in known if keyword in _ELSEWHERE.get(k, "").split()]
+    tried = [f"{k}=..." for k in near or closest(keyword, known, count=1)]
+    if not near and len(keyword) > 3:
+        tried += [f"{other}(..., {k}=...)" for other, made in _kin(path) for k in _keywords(made) if keyword in k][:1]
+    error.add_note(f"  try        {' or '.join(tried)}" if tried else f"  it takes   {', '.join(known)}")
+
+
+def _called(name: str, traceback: TracebackType | None) -> tuple[str, Callable[..., Any] | None]:
+    """The function of that name, with its path; of several the one that the innermost line names."""
+    found = [(p, f) for p, f in _functions() if p.rpartition(".")[2] == name and f.__qualname__ == name]
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    line = linecache.getline(traceback.tb_frame.f_code.co_filename, traceback.tb_lineno) if traceback is not None else ""
+    found.sort(key=lambda each: each[0].removeprefix("flow.") not in line)
+    return found[0] if found else ("", None)
+
+
+def _functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The functions and classes of the public modules that were used, by paths that begin with "flow"."""
+    for name, module in sorted(sys.modules.items()):
+        if "_public_names" in vars(module) and name.partition(".")[0] == "oneflow" and ".compatible" not in name:
+            for each in public_names(module):
+                value = vars(module).get(each)
+                if inspect.isfunction(value) or inspect.isclass(value):
+                    yield f"flow{name.removeprefix('oneflow')}.{each}", value
+
+
+def _keywords(function: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+
+
+def _kin(path: str) -> Iterator[tuple[str, Any]]:
+    """What else the module has whose name contains that of the function: AdamW is kin to Adam."""
+    module, _, name = path.rpartition(".")
+    space = sys.modules["oneflow" + module.removeprefix("flow")]
+    for other in public_names(space):
+        if name != other and name in other:
+            with contextlib.suppress(ImportError):  # of an extra that is not installed
+                yield f"{module}.{other}", getattr(space, other)

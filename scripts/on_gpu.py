@@ -58,7 +58,7 @@ def tested(paths: Sequence[str], platforms: str, workers: int) -> tuple[list[str
 
         def run(numbered: tuple[int, Path]) -> tuple[Path, Counter[str], str]:
             number, file = numbered
-            return file, *run_tests_on.run(sys.executable, file, Path(folder) / f"{number}.xml", [])
+            return file, *run_tests_on.run(sys.executable, [file], Path(folder) / f"{number}.xml", [])
 
         for file, counts, output in pool.map(run, enumerate(run_tests_on.files(list(paths)))):
             print(f"{file}: {dict(counts) or 'no tests'}\n{output}", end="", flush=True)

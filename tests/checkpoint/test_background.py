@@ -350,6 +350,7 @@ for i in itertools.count(1):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     chance = random.Random(5)

@@ -115,6 +115,7 @@ def test_the_losses_are_those_of_an_uninterrupted_run(tmp_path: Path, parts: str
     assert sorted(os.listdir(tmp_path / "part"))[-1] == f"snapshot_{begins:010}" and len(os.listdir(tmp_path / "part")) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 def test_two_processes_leave_before_the_same_step(tmp_path: Path, parts: str) -> None:
     launch = "-m", "oneflow.launch", "--nproc", "2"

@@ -209,8 +209,9 @@ for i in itertools.count(1):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("how", [pytest.param("synchronous", marks=pytest.mark.thorough), "asynchronous"])
+@pytest.mark.parametrize("how", ["synchronous", "asynchronous"])
 def test_one_of_two_is_killed_at_random_moments(tmp_path: Path, how: str) -> None:
     (tmp_path / "script.py").write_text(SAVES_FOR_EVER)
     chance = random.Random(how)

@@ -45,7 +45,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return losses
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.thorough] * n.startswith("alexnet")) for n in RUNS])
 def test_a_program_runs(name: str, run: Callable[..., list[float]], tmp_path: Path) -> None:
     run(*RUNS[name])
     if "--image=digits.png" in RUNS[name]:

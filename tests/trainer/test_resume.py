@@ -68,6 +68,7 @@ def kills(count, seed, directory, kind, *more):
     assert tables[0] == tables[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_killed_at_random_steps(tmp_path):
     kills(3, 7, tmp_path, "arrays", "asynchronous")

@@ -41,7 +41,7 @@ os.environ.setdefault("JAX_PLATFORMS", PLATFORMS)
 # Compiling is most of what tests do. Here, and in the programs that they start, XLA leaves out LLVM's costly passes, and makes
 # loops in its older and shorter way, where it still can: that takes a third of the time. What XLA and this library do to a
 # program before that is as ever. Rounding differs, so that a unit at relu's corner may fall on its other side. Not with
-# --thorough, nor in programs of users (tutorials, documentation), which are started without XLA_FLAGS.
+# --thorough, nor in programs of users (tutorials, the main example), which are started without XLA_FLAGS.
 QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1"
 if tuple(map(int, metadata.version("jaxlib").split(".")[:2])) < (0, 11):
     QUICK += " --xla_cpu_use_fusion_emitters=false"

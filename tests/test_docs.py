@@ -64,10 +64,10 @@ def check_output(page: Path, printed: str) -> None:
         assert same, f"{page.name} shows\n{wanted}\nand its program prints\n{got}"
 
 
-def run(program: Path, *arguments: str) -> str:
+def run(program: Path, *arguments: str, environment: dict[str, str] = OF_USERS) -> str:
     """Runs a program in its directory; what it printed."""
     command = [sys.executable, str(program), *arguments]
-    done = subprocess.run(command, cwd=program.parent, env=OF_USERS, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(command, cwd=program.parent, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout
 
@@ -103,11 +103,11 @@ def in_a_folder(page: Path, root: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
-    """The pages' programs, which have been run: all by one process, which saves two seconds each."""
+    """The pages' programs, which have been run: all by one process, which saves two seconds each, and compiled as tests are."""
     root = tmp_path_factory.mktemp("pages")
     found = {page: in_a_folder(page, root) for page in WITH_PROGRAMS if not lacking(page)}
     (root / "all.py").write_text(ALL)
-    run(root / "all.py", *map(str, found.values()))
+    run(root / "all.py", *map(str, found.values()), environment=dict(os.environ))
     return found
 
 

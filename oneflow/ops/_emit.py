@@ -205,9 +205,8 @@ class want:
     def blob(what: str, argument: str, value: Any) -> Blob:
         if not isinstance(value, Blob):
             hint = "feed arrays as inputs of the job, or make a constant with flow.constant(value, dtype, shape)"
-            if isinstance(value, (tuple, list)) and any(
-                isinstance(each, Blob) for each in value
-            ):  # of an op with several results
+            # of an op with several results
+            if isinstance(value, (tuple, list)) and any(isinstance(each, Blob) for each in value):
                 hint = "give one of its elements, as in result[0]"
             fail(ArgumentError, what, f"{argument} must be a Blob, got {type(value).__name__} {shown(value)}", (), hint)
         return value

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-from .public import public_names
+from .public import public_modules, public_names
 from .refuse import closest
 
 _UNKNOWN = re.compile(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'$")
@@ -52,12 +52,11 @@ def _called(name: str, traceback: TracebackType | None) -> tuple[str, Callable[.
 
 def _functions() -> Iterator[tuple[str, Callable[..., Any]]]:
     """The functions and classes of the public modules that were used, by paths that begin with "flow"."""
-    for name, module in sorted(sys.modules.items()):
-        if "_public_names" in vars(module) and name.partition(".")[0] == "oneflow" and ".compatible" not in name:
-            for each in public_names(module):
-                value = vars(module).get(each)
-                if inspect.isfunction(value) or inspect.isclass(value):
-                    yield f"flow{name.removeprefix('oneflow')}.{each}", value
+    for module in sorted(public_modules("oneflow"), key=lambda m: m.__name__):
+        for each in public_names(module):
+            value = vars(module).get(each)
+            if inspect.isfunction(value) or inspect.isclass(value):
+                yield f"flow{module.__name__.removeprefix('oneflow')}.{each}", value
 
 
 def _keywords(function: Callable[..., Any]) -> list[str]:

@@ -46,6 +46,12 @@ def install(modules: Iterable[ModuleType]) -> None:
         module.__dict__.setdefault("__getattr__", partial(_found, module))
 
 
+def public_modules(root: str) -> list[ModuleType]:
+    """The public modules of the package ``root`` that have been imported, but for those of ``compatible``, which repeat names."""
+    everything = [(n, m) for n, m in list(sys.modules.items()) if not n.startswith(f"{root}.compatible.")]
+    return [m for n, m in everything if n.partition(".")[0] == root and "_public_names" in vars(m)]
+
+
 def _listed(module: ModuleType) -> list[str]:
     dunder = [n for n in ("__all__", "__doc__", "__file__", "__name__", "__path__", "__version__") if n in vars(module)]
     return sorted([*public_names(module), *dunder])
@@ -96,8 +102,7 @@ def suggestions(module: str, name: str) -> list[str]:
     """Expressions that begin with ``flow``, which the author of ``module.name`` may have meant."""
     root = module.partition(".")[0]
     prefix = "flow" + module.removeprefix(root) + "."
-    everything = [(n, m) for n, m in list(sys.modules.items()) if not n.startswith(f"{root}.compatible.")]
-    spaces = [m for n, m in everything if n.partition(".")[0] == root and "_public_names" in vars(m)]
+    spaces = public_modules(root)
     # its own module first, then shorter paths
     spaces.sort(key=lambda m: (m.__name__ != module, m.__name__.count("."), m.__name__))
     everywhere: dict[str, list[str]] = {}

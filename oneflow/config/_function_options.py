@@ -67,7 +67,7 @@ FUNCTION_OPTIONS: list[Option] = [
            "Results do not change.", argument="mode",
            choices=("non_distributed", "distributed_split"), aliases=("train.optimizer_placement_optimization_mode",)),
     Option("optimizer_placement_optimization_threshold", (int,), 1024,
-           "The least number of elements per device of a variable for that.",
+           "The least number of elements per device of a variable that `optimizer_placement_optimization_mode` places.",
            aliases=("train.optimizer_placement_optimization_threshold",)),
     _switch("enable_non_distributed_optimizer", False,
             'The older spelling of `optimizer_placement_optimization_mode("non_distributed")`.'),

@@ -23,7 +23,9 @@ class _Train:
         device, "non_distributed" each one whole on one device. Results do not change. Default: None.
         """
     def optimizer_placement_optimization_threshold(self, value: int) -> None:
-        """The least number of elements per device of a variable for that. Default: 1024."""
+        """The least number of elements per device of a variable that `optimizer_placement_optimization_mode` places. Default:
+        1024.
+        """
 
 class _Qat:
     def per_channel_weight_quantization(self, value: bool = True) -> None:
@@ -82,7 +84,9 @@ class FunctionSettings:
         device, "non_distributed" each one whole on one device. Results do not change. Default: None.
         """
     def optimizer_placement_optimization_threshold(self, value: int) -> None:
-        """The least number of elements per device of a variable for that. Default: 1024."""
+        """The least number of elements per device of a variable that `optimizer_placement_optimization_mode` places. Default:
+        1024.
+        """
     def enable_non_distributed_optimizer(self, value: bool = True) -> None:
         """The older spelling of `optimizer_placement_optimization_mode("non_distributed")`. Default: False."""
     def non_distributed_optimizer_group_size_mbyte(self, value: int) -> None:

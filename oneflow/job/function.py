@@ -335,12 +335,9 @@ class JobFunction(Prepared, Generic[P, R_co]):
     ) -> tuple[Any, ...]:
         """The arguments by position. ``method``, ``own``: the method that takes them, and what it takes besides."""
         names = [p.name for p in self._declaration.parameters]
+        signature = inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])
         try:
-            return (
-                inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])
-                .bind(*args, **kwargs)
-                .args
-            )
+            return signature.bind(*args, **kwargs).args
         except TypeError as error:
             unknown = [n for n in kwargs if n not in names]
             problem = f"there is no input {unknown[0]!r}" if unknown else str(error)

@@ -219,3 +219,30 @@ def test_lgamma_keeps_its_precision_near_its_zeros(dtype: flow.dtype) -> None:
     np.testing.assert_allclose(
         dx, special.digamma(x.astype(np.float64)), rtol=max(50 * eps, 1e-5), atol=2e-3 if eps > 1e-4 else 2e-6
     )
+
+
+@pytest.mark.parametrize("offset", [1e6, -1e7, 1e30])
+@pytest.mark.parametrize("kind", ["labels", "probabilities"])
+def test_cross_entropy_keeps_its_precision_where_logits_share_a_large_offset(kind: str, offset: float) -> None:
+    logits, labels = (np.arange(10, dtype=np.float32).reshape(2, 5) % 5 + np.float32(offset)), np.array([1, 3], np.int32)
+    seen = []
+
+    @flow.global_function("train")
+    def job(
+        x: tp.Numpy.Placeholder((2, 5)), y: tp.Numpy.Placeholder((2,), flow.int32), z: tp.Numpy.Placeholder((2, 5))
+    ) -> tp.Numpy:
+        x = x + flow.get_variable("w", (2, 5), initializer=flow.zeros_initializer())
+        sparse = kind == "labels"
+        loss = (
+            flow.nn.sparse_softmax_cross_entropy_with_logits(y, x) if sparse else flow.nn.softmax_cross_entropy_with_logits(z, x)
+        )
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)
+        flow.watch_diff(x, lambda gradient: seen.append(gradient.numpy()))
+        return loss
+
+    one_hot = np.eye(5, dtype=np.float32)[labels]
+    losses = job(logits, labels, one_hot)
+    wide = logits.astype(np.float64)
+    expected = special.log_softmax(wide, -1)
+    np.testing.assert_allclose(losses, -expected[[0, 1], labels], rtol=1e-6)
+    np.testing.assert_allclose(seen[0], np.exp(expected) - one_hot, rtol=1e-5)

@@ -359,7 +359,7 @@ def _layer_norm_grad_sizes(spec: list[int]) -> list[int]:
 
 def _cross_entropy_sizes(spec: list[int]) -> list[int]:
     _, rows, classes, _ = spec
-    return [rows * classes, rows, rows, rows]
+    return [rows * classes, rows, rows, 2 * rows]
 
 
 _FACTOR, _FILL = 0x3E000000, 0xFF800000  # an eighth and minus infinity, as float32
@@ -591,7 +591,7 @@ _MAKE = {
 _SIZES = {
     "conv": _conv_sizes, "matmul": _matmul_sizes, "transpose": lambda spec: [math.prod(spec[1:])] * 2,
     "attention": _attention_sizes, "attention_grad": _attention_grad_sizes, "cross_entropy": _cross_entropy_sizes,
-    "cross_entropy_grad": lambda spec: [*_cross_entropy_sizes(spec), math.prod(spec[1:3])],
+    "cross_entropy_grad": lambda spec: [math.prod(spec[1:3]), spec[1], 2 * spec[1], spec[1], math.prod(spec[1:3])],
     "layer_norm": _layer_norm_sizes, "layer_norm_grad": _layer_norm_grad_sizes,
     "lstm_cell": lambda spec: _lstm_cell_sizes(spec, "gbssg"), "lstm_cell_grad": lambda spec: _lstm_cell_sizes(spec, "gbsssgb"),
     "lstm_layer": lambda spec: _lstm_layer_sizes(spec, "GvbbwSsKkk"),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 __version__ = "0.1.0"
-PROTOCOL = 45
+PROTOCOL = 46
 HERE = os.path.join(os.path.dirname(os.path.realpath(__file__)), "lib")
 EXTENSION = "fast_path.abi3.so"
 

@@ -3,7 +3,7 @@
 //
 //   cross_entropy       logits, labels -> losses, normalizers
 //   cross_entropy_grad  logits, labels, normalizers, gradient to the losses -> gradient to the logits
-// Labels are int32, losses and normalizers (log(sum(exp(x)))) float32; the gradient has the dtype of the logits and may overwrite
+// Labels are int32, losses and normalizers (two numbers for each row) float32; the gradient has the dtype of the logits and may overwrite
 // them. A label that is no class has the largest loss, and no gradient. The spec is written by oneflow/ops/_native_loss.py.
 #include <algorithm>
 #include <cmath>
@@ -36,6 +36,11 @@ struct CrossEntropySpec {
   float largest;  // loss
 };
 
+// log(sum(exp(x))) as the greatest x, and the logarithm of what is left when it is subtracted: rounded, their sum may lack all digits.
+struct Normalizer {
+  float top, log;
+};
+
 // Computes some rows.
 using Run = void(const CrossEntropySpec&, void* const* operands, int64_t begin, int64_t end);
 
@@ -48,9 +53,9 @@ class CrossEntropy final : public Operation {
     check_isa(spec.type != dt::f32);
     const size_t logits = spec.logits_bytes(), one_each = static_cast<size_t>(spec.rows) * sizeof(float);
     if (is_grad) {
-      operand_bytes_ = {logits, one_each, one_each, one_each, logits};
+      operand_bytes_ = {logits, one_each, 2 * one_each, one_each, logits};
     } else {
-      operand_bytes_ = {logits, one_each, one_each, one_each};
+      operand_bytes_ = {logits, one_each, one_each, 2 * one_each};
     }
     constexpr double kFlopsPerElement = 32;  // floating point operations that take as long as one of the logits
     threads_ = settings.threads_for(kFlopsPerElement * static_cast<double>(spec.rows) * static_cast<double>(spec.classes));

@@ -33,9 +33,9 @@ float sum_of_exponentials(const typename Elements<kBf16>::Number* x, int64_t cou
   return sum(sums[0] + sums[1] + (sums[2] + sums[3]));
 }
 
-// log(sum(exp(x))). NaN where x has NaN or infinity, or minus infinity alone.
+// log(sum(exp(x))). The logarithm is NaN where x has NaN or infinity, or minus infinity alone.
 template <bool kBf16>
-float normalizer(const typename Elements<kBf16>::Number* x, int64_t count) {
+Normalizer normalizer(const typename Elements<kBf16>::Number* x, int64_t count) {
   float top = -kInfinity, total = 0;
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     const int64_t size = std::min(kBlock, count - begin);
@@ -45,7 +45,7 @@ float normalizer(const typename Elements<kBf16>::Number* x, int64_t count) {
     if (top > before) total *= std::exp(before - shift);
     total += sum_of_exponentials<kBf16>(x + begin, size, shift);
   }
-  return top == -kInfinity ? std::numeric_limits<float>::quiet_NaN() : std::log(total) + top;
+  return {top, top == -kInfinity ? std::numeric_limits<float>::quiet_NaN() : std::log(total)};
 }
 
 template <bool kBf16>
@@ -55,11 +55,12 @@ void losses(const CrossEntropySpec& s, void* const* operands, int64_t begin, int
   const auto* labels = static_cast<const int32_t*>(operands[1]);
   for (int64_t row = begin; row < end; row++) {
     const auto* x = logits + row * s.classes;
-    const float total = normalizer<kBf16>(x, s.classes);
+    const Normalizer total = normalizer<kBf16>(x, s.classes);
     const int64_t label = labels[row];
-    const float loss = label < 0 || label >= s.classes ? s.largest : total - first_of(X::load(x + label, first(1)));
+    const bool known = label >= 0 && label < s.classes;
+    const float loss = known ? total.log + (total.top - first_of(X::load(x + label, first(1)))) : s.largest;
     static_cast<float*>(operands[2])[row] = loss > s.largest ? s.largest : loss;  // NaN stays NaN
-    static_cast<float*>(operands[3])[row] = total;
+    static_cast<Normalizer*>(operands[3])[row] = total;
   }
 }
 
@@ -73,16 +74,18 @@ void gradients(const CrossEntropySpec& s, void* const* operands, int64_t begin, 
     auto* result = static_cast<Number*>(operands[4]) + row * s.classes;
     const int64_t label = labels[row];
     const bool known = label >= 0 && label < s.classes;
-    const Floats total = all(static_cast<const float*>(operands[2])[row]);
+    const Normalizer total = static_cast<const Normalizer*>(operands[2])[row];
+    const Floats top = all(total.top), log = all(total.log);
+    const auto probability = [&](Floats logit) { return exponential(logit - top - log); };
     const Floats dy = all(known ? static_cast<const float*>(operands[3])[row] : 0);
-    const Floats at_label = known ? X::load(x + label, first(1), total) : total;  // before it is overwritten
+    const Floats at_label = known ? X::load(x + label, first(1), top) : top;  // before it is overwritten
     int64_t i = 0;
-    for (; i + kLanes <= s.classes; i += kLanes) X::store(result + i, exponential(X::load(x + i) - total) * dy);
+    for (; i + kLanes <= s.classes; i += kLanes) X::store(result + i, probability(X::load(x + i)) * dy);
     if (i < s.classes) {
       const Lanes present = first(s.classes - i);
-      X::store(result + i, present, exponential(X::load(x + i, present, total) - total) * dy);
+      X::store(result + i, present, probability(X::load(x + i, present, top)) * dy);
     }
-    if (known) X::store(result + label, first(1), (exponential(at_label - total) - all(1)) * dy);
+    if (known) X::store(result + label, first(1), (probability(at_label) - all(1)) * dy);
   }
 }
 

@@ -45,15 +45,15 @@ def differentiable(samples: int, rows: int, classes: int, sharded: bool = False)
 
     def result(logits: Array, labels: Array) -> Any:
         each, spec = (labels.shape, np.float32), _spec(logits.dtype, labels.size, classes)
-        return _native.call_several("cross_entropy", spec, [each, each], logits, labels)
+        return _native.call_several("cross_entropy", spec, [each, ((*labels.shape, 2), np.float32)], logits, labels)
 
     def gradient(logits: Array, labels: Array, *others: Array) -> Any:
         spec, made = _spec(logits.dtype, labels.size, classes), (logits.shape, logits.dtype)
         return _native.call_several("cross_entropy_grad", spec, [made], logits, labels, *others, aliases={0: 0})[0]
 
-    sizes, scores, each = {"b": samples, "r": rows, "c": classes}, "b r c", "b r"
-    run = _native.split_over_devices(lambda _: result, sizes, [scores, each], [each, each], "b r", sharded)
-    run_back = _native.split_over_devices(lambda _: gradient, sizes, [scores, each, each, each], [scores], "b r", sharded)
+    sizes, scores, each, normalizers = {"b": samples, "r": rows, "c": classes, "n": 2}, "b r c", "b r", "b r n"
+    run = _native.split_over_devices(lambda _: result, sizes, [scores, each], [each, normalizers], "b r", sharded)
+    run_back = _native.split_over_devices(lambda _: gradient, sizes, [scores, each, normalizers, each], [scores], "b r", sharded)
 
     @jax.custom_vjp
     def losses(logits: Array, labels: Array) -> Array:

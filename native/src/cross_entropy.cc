@@ -3,8 +3,9 @@
 //
 //   cross_entropy       logits, labels -> losses, normalizers
 //   cross_entropy_grad  logits, labels, normalizers, gradient to the losses -> gradient to the logits
-// Labels are int32, losses and normalizers (two numbers for each row) float32; the gradient has the dtype of the logits and may overwrite
-// them. A label that is no class has the largest loss, and no gradient. The spec is written by oneflow/ops/_native_loss.py.
+// Labels are int32, losses and normalizers (two numbers for each row) float32; the gradient has the dtype of the logits and may
+// overwrite them. A label that is no class has the largest loss, and no gradient. The spec is written by
+// oneflow/ops/_native_loss.py.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -36,7 +37,8 @@ struct CrossEntropySpec {
   float largest;  // loss
 };
 
-// log(sum(exp(x))) as the greatest x, and the logarithm of what is left when it is subtracted: rounded, their sum may lack all digits.
+// log(sum(exp(x))) as the greatest x, and the logarithm of what is left when it is subtracted: rounded, their sum may lack all
+// digits.
 struct Normalizer {
   float top, log;
 };

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from ..errors import OneFlowError
-from .keywords import explain_keyword
+from .arguments import explain_arguments
 from .log import logger
 from .source import begins_in_library, is_accident, without_library
 
@@ -22,7 +22,7 @@ def show_users_frames(error: BaseException) -> None:
     All stay when debugging, and where the library itself has a defect. Nor does an error of the library show the one that it was
     handling then, except as a cause.
     """
-    explain_keyword(error)
+    explain_arguments(error)
     if logger.isEnabledFor(logging.DEBUG):
         return
     is_ours = isinstance(error, OneFlowError) or not isinstance(error, Exception)  # or Ctrl-C, or an exit

@@ -593,6 +593,38 @@ def test_unknown_keywords_are_explained(body, note):
             assert caught.value.__notes__ == [f"  {note}"]
 
 
+@pytest.mark.parametrize(
+    ("body", "note"),
+    [
+        (lambda x: flow.reshape(x, 3, 2, 1), "flow.reshape(x, shape, name=None)"),
+        (lambda x: flow.math.reduce_sum(), "flow.math.reduce_sum(input_tensor, axis=None, keepdims=False, name=None)"),
+        (lambda x: flow.optimizer.CosineScheduler(0.1), "flow.optimizer.CosineScheduler(base_lr, steps, alpha=0.0, warmup=None)"),
+    ],
+)
+def test_too_few_and_too_many_arguments_are_explained(body, note):
+    @flow.global_function(type="predict")
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return body(x)
+
+    with pytest.raises(TypeError, match=r"missing|takes") as caught:
+        job(X)
+    assert caught.value.__notes__ == [f"  its form   {note}"]
+
+
+def softmax(x):
+    return x
+
+
+def test_a_programs_own_function_of_that_name_is_pythons():
+    @flow.global_function(type="predict")
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return softmax(x, axis=1)
+
+    with pytest.raises(TypeError, match="unexpected keyword") as caught:
+        job(X)
+    assert not hasattr(caught.value, "__notes__")
+
+
 def test_keywords_of_other_functions_are_pythons():
     def other():
         pass

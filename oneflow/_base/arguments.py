@@ -1,4 +1,4 @@
-"""What was meant by a keyword that a public function does not take."""
+"""How a public function is called, for those who gave it other arguments than it takes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from .public import public_modules, public_names
 from .refuse import closest
 
 _UNKNOWN = re.compile(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'$")
+_MISCALLED = re.compile(r"([\w.]+)\(\) (?:missing \d+ required |takes .* positional arguments? but )")
 # Our keywords, and those of PyTorch, Keras and NumPy for the same with other letters.
 _ELSEWHERE = {
     "axis": "dim dims axes", "keepdims": "keepdim", "filters": "out_channels", "units": "out_features", "use_bias": "bias",
@@ -23,15 +24,27 @@ _ELSEWHERE = {
 }  # fmt: skip
 
 
-def explain_keyword(error: BaseException) -> None:
-    """Adds a note to Python's error for an unknown keyword of a public function: the one that was meant, or all there are."""
-    found = _UNKNOWN.match(str(error)) if type(error) is TypeError else None
-    if found is None or getattr(error, "__notes__", None):
+def explain_arguments(error: BaseException) -> None:
+    """Adds a note to Python's error for wrong arguments of a public function.
+
+    For an unknown keyword: the one that was meant, or all there are. For too few or too many arguments: how it is called.
+    """
+    if type(error) is not TypeError or getattr(error, "__notes__", None):
         return
-    name, keyword = found[1].removesuffix(".__init__"), found[2]
-    path, function = _called(name, error.__traceback__)
+    unknown = _UNKNOWN.match(str(error))
+    found = unknown or _MISCALLED.match(str(error))
+    if found is None:
+        return
+    path, function = _called(found[1].removesuffix(".__init__"), error.__traceback__)
     if function is None:
         return
+    if unknown is not None:
+        _explain_keyword(error, unknown[2], path, function)
+    elif (form := _form(function)) is not None:
+        error.add_note(f"  its form   {path}{form}")
+
+
+def _explain_keyword(error: TypeError, keyword: str, path: str, function: Callable[..., Any]) -> None:
     known = _keywords(function)
     near = [k for k in known if keyword in _ELSEWHERE.get(k, "").split()]
     tried = [f"{k}=..." for k in near or closest(keyword, known, count=1)]
@@ -41,10 +54,16 @@ def explain_keyword(error: BaseException) -> None:
 
 
 def _called(name: str, traceback: TracebackType | None) -> tuple[str, Callable[..., Any] | None]:
-    """The function of that name, with its path; of several the one that the innermost line names."""
+    """The function of that name, with its path; of several the one that the innermost line names.
+
+    None if the program has a function of that name itself.
+    """
     found = [(p, f) for p, f in _functions() if p.rpartition(".")[2] == name and f.__qualname__ == name]
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
+    own = traceback.tb_frame.f_globals.get(name) if traceback is not None else None
+    if callable(own) and all(own is not function for _, function in found):
+        return "", None
     line = linecache.getline(traceback.tb_frame.f_code.co_filename, traceback.tb_lineno) if traceback is not None else ""
     found.sort(key=lambda each: each[0].removeprefix("flow.") not in line)
     return found[0] if found else ("", None)
@@ -59,12 +78,26 @@ def _functions() -> Iterator[tuple[str, Callable[..., Any]]]:
                 yield f"flow{module.__name__.removeprefix('oneflow')}.{each}", value
 
 
-def _keywords(function: Callable[..., Any]) -> list[str]:
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
-        parameters = inspect.signature(function).parameters.values()
+        return inspect.signature(function)
     except (TypeError, ValueError):
-        return []
+        return None
+
+
+def _keywords(function: Callable[..., Any]) -> list[str]:
+    signature = _signature(function)
+    parameters = () if signature is None else signature.parameters.values()
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+
+
+def _form(function: Callable[..., Any]) -> str | None:
+    """The parameters and their defaults, without types."""
+    signature = _signature(function)
+    if signature is None:
+        return None
+    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return str(signature.replace(parameters=bare, return_annotation=signature.empty))
 
 
 def _kin(path: str) -> Iterator[tuple[str, Any]]:

@@ -150,8 +150,10 @@ class OnnxModel:
             cells = {name: session.store.cells.get(name) for name in stored}
             there = [name for name, cell in cells.items() if cell is not None and cell.value is not None]
             values = session.read(there) if there else {}
-            shaped = {name: stored[name].reshape(value.shape) for name, value in values.items()}
-            other |= dict.fromkeys(name for name in there if not _is_equal(values[name], shaped[name]))
+            for name, value in values.items():  # those of other sizes are told elsewhere, or made anew
+                array = stored[name]
+                if array.size == value.size and not _is_equal(value, array.reshape(value.shape)):
+                    other[name] = None
             self._sessions.add(session)
         if other:
             more = f" and {len(other) - 1} more" if len(other) > 1 else ""

@@ -12,7 +12,7 @@ from running import close
 
 import oneflow as flow
 import oneflow.typing as tp
-from oneflow.errors import ArgumentError, CheckpointWarning, DtypeError, ExportError, ModeError, ShapeError
+from oneflow.errors import ArgumentError, CheckpointWarning, DtypeError, ExportError, ModeError, ShapeError, VariableConflictError
 
 onnx = pytest.importorskip("onnx", reason="needs the extra [onnx]")
 torch = pytest.importorskip("torch", reason="its exporter makes the models")
@@ -220,6 +220,49 @@ def test_values_that_the_session_had_before_are_told(tmp_path: Path) -> None:
     three = scaled(tmp_path / "three.onnx", 4, 9)
     with pytest.warns(CheckpointWarning, match="variable 'w-a' and 1 more of"):  # of the job and of the session alike
         job(lambda x: one(x) + three(x))
+
+
+class Interpolate(nn.Module):
+    def __init__(self, options: Any):
+        super().__init__()
+        self.options = options
+
+    def forward(self, x: Any) -> Any:
+        return nn.functional.interpolate(x, **self.options)
+
+
+@pytest.mark.parametrize("dynamo", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_interpolation_of_pytorch(dynamo: bool, tmp_path: Path) -> None:
+    """Its exporters write the attributes of all modes at each one."""
+    if dynamo:
+        pytest.importorskip("onnxscript", reason="PyTorch's newer exporter needs it")
+    x = torch.randn(1, 2, 4, 6, generator=torch.Generator().manual_seed(0))
+    for size in ({"scale_factor": 2}, {"scale_factor": (1.5, 3)}, {"size": (7, 9)}):
+        for mode in ({"mode": "bilinear"}, {"mode": "bilinear", "align_corners": True}, {"mode": "nearest"}):
+            module = Interpolate({**size, **mode})
+            exported(module, x, tmp_path / "m.onnx", dynamo)
+            (found,) = loaded(tmp_path / "m.onnx", x.numpy())(x.numpy())
+            close(found, module(x).numpy(), 1e-5)
+    exported(Interpolate({"scale_factor": 2, "mode": "bicubic"}), x, tmp_path / "m.onnx", dynamo)
+    with pytest.raises(ExportError, match="mode 'cubic' with 'half_pixel' places"):
+        loaded(tmp_path / "m.onnx", x.numpy())(x.numpy())
+
+
+def test_variables_of_other_shapes_that_the_session_had_before(tmp_path: Path) -> None:
+    x = np.ones((2, 4), np.float32)
+    for size in (3, 4):
+        made = node_model(onnx.helper.make_node("Mul", ["x", "w"], ["y"]), shape=(2, size))
+        made.graph.initializer.append(onnx.numpy_helper.from_array(np.full(size, size, np.float32), "w"))
+        onnx.save(made, str(tmp_path / f"{size}.onnx"))
+        (found,) = loaded(tmp_path / f"{size}.onnx", x[:, :size])(x[:, :size])  # the job is declared anew
+        assert (found == size).all()
+
+    @flow.global_function()
+    def other(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return flow.onnx.load(tmp_path / "3.onnx")(x)
+
+    with pytest.raises(VariableConflictError, match=r"(?s)float32\[3\].*float32\[4\]"):
+        other(x[:, :3])
 
 
 def test_split_by_a_number_of_outputs(tmp_path: Path) -> None:

@@ -264,8 +264,10 @@ def _resize(ctx: Reader, x: Any, roi: Any = None, scales: Any = None, sizes: Any
     # the layer takes factors only; one that rounds to a smaller size is made a little larger
     sizes_of = zip(blob.shape, pair, out, strict=True)
     whole = [f if int(s * f) == w else float(np.nextafter(max(f, w / s), np.inf)) for s, f, w in sizes_of]
+    # exporters write the attributes of other modes, too, which mean nothing then
+    rule = ctx.attr("nearest_mode", "floor" if ctx.opset < 11 else "round_prefer_floor")
+    ctx.attr("cubic_coeff_a")
     if mode == "nearest" and place in _PLACES:
-        rule = ctx.attr("nearest_mode", "floor" if ctx.opset < 11 else "round_prefer_floor")
         axes = list(zip(blob.shape[2:], out[2:], pair[2:], strict=True))
         chosen = [_nearest(*axis, place, rule) for axis in axes]
         layers = [_nearest(*axis, "half_pixel", "round_prefer_ceil") for axis in axes]

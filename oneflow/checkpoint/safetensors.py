@@ -35,9 +35,19 @@ _DTYPES: Mapping[str, Dtype] = {
 
 
 def is_one(path: Path) -> bool:
-    """Whether a path is that of a safetensors file, by its suffix; whether one exists is another question."""
+    """Whether a path is that of a safetensors file: by its suffix, whether or not one exists; or by how the file begins."""
     text = _as_path(path)
-    return text.endswith(_SUFFIX) and not os.path.isdir(text)
+    return not os.path.isdir(text) and (text.endswith(_SUFFIX) or _begins_as_one(text))
+
+
+def _begins_as_one(path: str) -> bool:
+    """Whether a file begins with the size of a header and with one of JSON."""
+    try:
+        with open_regular(path) as file:
+            size, first = int.from_bytes(file.read(8), "little"), file.read(1)
+            return first == b"{" and size <= os.fstat(file.fileno()).st_size - 8
+    except OSError:
+        return False
 
 
 def write(path: Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any], *, replace: bool = True) -> None:

@@ -82,6 +82,20 @@ def test_a_training_goes_on_from_a_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal([job(x) for _ in range(4)], expected)  # optimizer state, step and random state included
 
 
+def test_a_file_of_any_name_is_known_by_how_it_begins(tmp_path: Path) -> None:
+    for name in ("w.st", "w"):
+        flow.checkpoint.save(tmp_path / name, {"w": np.ones((3, 4), np.float32)}, format="safetensors")
+        assert list(flow.checkpoint.get(tmp_path / name)) == ["w"]
+    declare()
+    with pytest.warns(CheckpointWarning, match="lacks 1 of the program's 2 variables"):
+        flow.load_variables(tmp_path / "w.st")
+    assert (flow.get_all_variables()["w"].numpy() == 1).all()
+    for content in (b"", b"text that is longer than nine bytes", (1 << 40).to_bytes(8, "little") + b"{}"):
+        (tmp_path / "w.st").write_bytes(content)
+        with pytest.raises(CheckpointNotFoundError, match="is a file, and checkpoints are directories"):
+            flow.checkpoint.get(tmp_path / "w.st")
+
+
 def test_the_header_tells_the_jobs(tmp_path: Path) -> None:
     declare("one"), declare("two")
     flow.checkpoint.save(tmp_path / "x.safetensors", format="safetensors")

@@ -21,7 +21,7 @@ from . import safetensors, saving
 from .format import Checkpoint, FileValue
 from .handles import VariableHandle
 from .layout import as_path, complain
-from .loading import Loader, check_random, is_state, lacks, log_verification, warn_of, warn_of_unknown
+from .loading import Loader, check_random, is_state, lacks, log_verification, looks_like_state, warn_of, warn_of_unknown
 from .safetensors import Rename
 from .saving import PendingSave, all_or_none, check_metadata, finish_earlier, own_team
 from .session import own_session
@@ -84,7 +84,7 @@ def load_variables(
         a CheckpointWarning names the variables that it lacks. The path of a checkpoint or of a safetensors file stands for
         what ``flow.checkpoint.get`` returns for it.
       ignore_mismatch: skips names that no variable has, with a CheckpointWarning; False makes them an error. Optimizer state
-        and counters of a whole checkpoint are skipped silently where the program has no use for them.
+        and counters beside other variables are skipped silently where the program has no use for them.
       strict: makes both an error, names that no variable has and variables that are not named.
       rename: variable names by the names in ``value_dict``: a dict, or a function that may return None for a value to leave
         out. Names that a dict lacks stay.
@@ -107,7 +107,7 @@ def load_variables(
         complain(ArgumentError, f"flow.load_variables needs a dict of variable name -> value, got {type(value_dict).__name__}")
     variables = session.variables()
     whole = value_dict.path if isinstance(value_dict, Values) else ""
-    unknown = _unknown(value_dict, variables) if whole else [name for name in value_dict if name not in variables]
+    unknown = _unknown(value_dict, variables) if whole else _unknown_in_dict(value_dict, variables)
     if unknown and (strict or not ignore_mismatch):
         _known(unknown[0], variables)
     missing = [variable for name, variable in variables.items() if name not in value_dict]
@@ -328,6 +328,12 @@ def _names_in(stored: Checkpoint) -> list[str]:
 def _unknown(names: Collection[Any], variables: Mapping[str, Variable]) -> list[Any]:
     """The names of a checkpoint that no variable has; without optimizer state and counters, which jobs that predict lack."""
     return [name for name in names if name not in variables and not is_state(name, [*variables, *names])]
+
+
+def _unknown_in_dict(values: Mapping[Any, Any], variables: Mapping[str, Variable]) -> list[Any]:
+    """The same for a dict, whose names of that kind count where no variable has any of its names: the user means them then."""
+    unknown = [name for name in values if name not in variables]
+    return unknown if len(unknown) == len(values) else [n for n in unknown if not looks_like_state(n, variables, values)]
 
 
 def _known(name: object, variables: Mapping[str, Variable]) -> None:

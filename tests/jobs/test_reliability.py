@@ -870,6 +870,35 @@ def test_state_of_a_training_checkpoint_is_not_unknown_to_a_job_that_predicts(tm
         load(path, strict=True)
 
 
+OPTIMIZERS = [
+    *(flow.optimizer.SGD(0.1, momentum=0.9), flow.optimizer.RMSProp(0.1, centered=True), flow.optimizer.LARS(0.1)),
+    *(flow.optimizer.Adam(0.1), flow.compatible.single_client.optimizer.Adam(0.1), flow.optimizer.LAMB(0.1)),
+]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: type(optimizer).__name__)
+def test_state_of_training_in_a_dict_is_not_unknown_either(optimizer):
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        loss = x * flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+        optimizer.minimize(loss)
+        return loss
+
+    train(ONE)
+    values = {name: handle.numpy() for name, handle in flow.get_all_variables().items()}
+    assert len(values) > 2
+    flow.clear_default_session()
+    job = named_weighted("first")
+    flow.load_variables(values, strict=True)
+    job(ONE)
+    values["w-mm"] = ONE
+    with pytest.warns(flow.errors.CheckpointWarning, match="given 1 name.*that no variable of the program has: 'w-mm'"):
+        flow.load_variables(values)
+    del values["w"]
+    with pytest.warns(flow.errors.CheckpointWarning, match=f"given {len(values)} name"):  # nothing is set: all are told
+        flow.load_variables(values)
+
+
 @pytest.mark.parametrize("kind", ["first", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("list", "watch"))])
 def test_a_job_that_is_first_called_in_a_callback_while_the_window_is_full(kind):
     done = run(f"""

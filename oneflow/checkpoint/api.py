@@ -11,17 +11,28 @@ import numpy as np
 
 from .._base import check
 from .._base.frames import shows_user_frames
-from .._base.refuse import closest, shown
+from .._base.refuse import closest, refuse, shown
 from ..compiler.analysis import STEP_PREFIX
 from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError
 from ..graph.graph import Variable
 from ..runtime import processes
 from ..runtime.process import process
+from ..runtime.session import Session
 from . import safetensors, saving
 from .format import Checkpoint, FileValue
 from .handles import VariableHandle
 from .layout import as_path, complain
-from .loading import Loader, check_random, is_state, lacks, log_verification, looks_like_state, warn_of, warn_of_unknown
+from .loading import (
+    Loader,
+    check_random,
+    is_state,
+    lacks,
+    log_verification,
+    looks_like_state,
+    not_built,
+    warn_of,
+    warn_of_unknown,
+)
 from .safetensors import Rename
 from .saving import PendingSave, all_or_none, check_metadata, finish_earlier, own_team
 from .session import own_session
@@ -109,7 +120,7 @@ def load_variables(
     whole = value_dict.path if isinstance(value_dict, Values) else ""
     unknown = _unknown(value_dict, variables) if whole else _unknown_in_dict(value_dict, variables)
     if unknown and (strict or not ignore_mismatch):
-        _known(unknown[0], variables)
+        _known(unknown[0], variables, session)
     missing = [variable for name, variable in variables.items() if name not in value_dict]
     if missing and strict:
         hint = "leave strict=True out to keep their present values"
@@ -123,14 +134,14 @@ def load_variables(
     if whole and missing:
         warn_of(f"{lacks(whole, missing, len(variables))}; they keep the values they have")
     if unknown:
-        warn_of_unknown(unknown, variables, "flow.load_variables")
+        warn_of_unknown(unknown, variables, "flow.load_variables", session)
 
 
 @shows_user_frames
 def get_interface_blob_value(op_name: str) -> np.ndarray:
     """The current value of the variable of that name."""
     session = own_session("flow.experimental.get_interface_blob_value")
-    _known(op_name, session.variables())
+    _known(op_name, session.variables(), session)
     return session.read([op_name])[op_name]
 
 
@@ -301,7 +312,7 @@ def load_program(path: str | os.PathLike[str], strict: bool) -> None:
     variables = session.variables()
     unknown = _unknown(_names_in(stored), variables)
     if unknown and strict:
-        _known(unknown[0], variables)
+        _known(unknown[0], variables, session)
     missing = [v for name, v in variables.items() if name not in stored]
     random = stored.extra().get("random")
     check_random(session, random, stored.path)
@@ -316,7 +327,7 @@ def load_program(path: str | os.PathLike[str], strict: bool) -> None:
     elif missing:
         warn_of(f"{lacks(stored.path, missing, len(variables))}; they keep the values they have")
     if variables and unknown:
-        warn_of_unknown(unknown, variables, "CheckPoint.load")
+        warn_of_unknown(unknown, variables, "CheckPoint.load", session)
     session.warn_of_broken_jobs()
 
 
@@ -336,9 +347,9 @@ def _unknown_in_dict(values: Mapping[Any, Any], variables: Mapping[str, Variable
     return unknown if len(unknown) == len(values) else [n for n in unknown if not looks_like_state(n, variables, values)]
 
 
-def _known(name: object, variables: Mapping[str, Variable]) -> None:
+def _known(name: object, variables: Mapping[str, Variable], session: Session) -> None:
     if isinstance(name, str) and name in variables:
         return
     near = closest(name, variables, count=3) if isinstance(name, str) else []
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "flow.get_all_variables() lists them"
-    complain(UnknownVariableError, f"{shown(name)} is not a variable name", hint)
+    refuse(UnknownVariableError, f"{shown(name)} is not a variable name", found=not_built(session), hint=hint)

@@ -195,13 +195,19 @@ def log_verification(stored: Checkpoint) -> None:
         _log.warning("oneflow: checkpoint %r was saved with variables whose files are gone: %s", stored.path, listed(gone))
 
 
-def warn_of_unknown(names: Iterable[Any], variables: Mapping[str, Variable], what: str) -> None:
-    """Names that no variable of the program has, each with those that look like it."""
+def warn_of_unknown(names: Iterable[Any], variables: Mapping[str, Variable], what: str, session: Session) -> None:
+    """Names that no variable of the program has, each with those that look like it; and jobs whose they may be."""
     texts = []
     for name in names:
         near = closest(name, variables, count=2) if isinstance(name, str) else []
         texts.append(shown(name) + (f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""))
-    warn_of(f"{what} was given {len(texts)} name(s) that no variable of the program has: {listed(texts)}")
+    jobs = "".join(f"\n  {label}  {text}" for label, text in not_built(session))
+    warn_of(f"{what} was given {len(texts)} name(s) that no variable of the program has: {listed(texts)}{jobs}")
+
+
+def not_built(session: Session) -> list[tuple[str, str]]:
+    """Rows of the jobs that cannot be built, whose variables the program lacks."""
+    return [("not built", f"job {name!r}: {why}") for name, why in session.broken_jobs().items()]
 
 
 def warn_of(text: str) -> None:

@@ -130,7 +130,9 @@ class JobFunction(Prepared, Generic[P, R_co]):
         )
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__()} - {"close", "declaration", "derived", "invalidate", "session", "take_unseen_error"})
+        return sorted(
+            {*super().__dir__()} - {"close", "declaration", "derived", "failure", "invalidate", "session", "take_unseen_error"}
+        )
 
     def _check_settings(self) -> None:
         """Settings that are nested dicts are checked now, so that a mistake is not met calls later."""
@@ -149,6 +151,14 @@ class JobFunction(Prepared, Generic[P, R_co]):
     def is_built(self) -> bool:
         """Whether the body has been traced (successfully or not)."""
         return self._built is not None
+
+    @property
+    def failure(self) -> str:
+        """The first line of a wrong body's error, once it has been traced; else ""."""
+        built = self._built
+        if not isinstance(built, _Failure):
+            return ""
+        return f"{type(built.error).__name__}: {(str(built.error).splitlines() or [''])[0]}"
 
     def take_unseen_error(self) -> BaseException | None:
         """The error of a wrong body if it has not been reported yet; from now on it counts as reported."""
@@ -570,8 +580,7 @@ class JobFunction(Prepared, Generic[P, R_co]):
         returns = f" -> {spell(declared.returns.annotation)}" if declared.returns.annotated else ""
         text = f"<{kind} job {self.name}({parameters}){returns}"
         if isinstance(built, _Failure):
-            first = (str(built.error).splitlines() or [""])[0]
-            return f"{text}, failed to build: {type(built.error).__name__}: {first}>"
+            return f"{text}, failed to build: {self.failure}>"
         if built is None:
             return f"{text}, not built yet>"
         return f"{text}, {contents(built)}>"

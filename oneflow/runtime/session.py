@@ -52,6 +52,11 @@ class Job(Protocol):
         """Whether it has been traced, successfully or not."""
         ...
 
+    @property
+    def failure(self) -> str:
+        """The first line of a broken job's error, once it has been traced; else ""."""
+        ...
+
     def take_unseen_error(self) -> BaseException | None:
         """The error of a broken job if it has not been reported yet; from now on it counts as reported."""
         ...
@@ -218,6 +223,10 @@ class Session:
             if error is not None:
                 text = str(error) if isinstance(error, Exception) else repr(error)
                 warn(JobWarning, f"job {job.name!r} cannot be built; the others go on, and its calls raise the error: {text}")
+
+    def broken_jobs(self) -> dict[str, str]:
+        """The jobs that cannot be built, by name, each with the first line of its error."""
+        return {job.name: job.failure for job in list(self.jobs.values()) if job.failure}
 
     # --- variables
 

@@ -68,6 +68,9 @@ class FakeSession:
     def warn_of_broken_jobs(self) -> None:
         pass
 
+    def broken_jobs(self) -> dict[str, str]:
+        return {}
+
     def start(self) -> None:
         """All jobs are traced."""
 

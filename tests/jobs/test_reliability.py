@@ -862,6 +862,19 @@ def test_both_ways_of_loading_tell_of_names_that_no_variable_has(tmp_path):
             load(path, strict=True)
 
 
+def test_a_name_of_a_job_that_cannot_be_built_is_told_with_its_error():
+    @flow.global_function()
+    def broken(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        w = flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+        return flow.reshape(x * w, (3,))
+
+    row = r"(?s)'w'.*\n  not built  job 'broken': ShapeError: [^\n]*reshape"
+    with pytest.warns(flow.errors.CheckpointWarning, match=row):
+        flow.load_variables({"w": ONE})
+    with pytest.raises(flow.errors.CheckpointError, match=row):
+        flow.load_variables({"w": ONE}, strict=True)
+
+
 def test_state_of_a_training_checkpoint_is_not_unknown_to_a_job_that_predicts(tmp_path):
     named_weighted("first")(ONE)
     path = tmp_path / "saved"

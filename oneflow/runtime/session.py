@@ -554,16 +554,19 @@ def clear_default_session() -> None:
 
 
 def sync_default_session() -> None:
-    """Waits until every submitted call, its callbacks included, has finished.
+    """Waits until every submitted call, its callbacks and summaries included, has finished.
 
-    Inside a callback it returns at once. Raises CallbackError where an earlier callback failed, and the CheckpointError of a
-    save in the background that has failed.
+    Inside a callback it returns at once. Raises CallbackError where an earlier callback failed, the CheckpointError of a
+    save in the background that has failed, and the error of a summary that could not be written.
 
     Example: >>> flow.sync_default_session()   # all callbacks of earlier calls have run
     """
     default_session().sync()
     if not process.delivery.is_current():
         process.saves.raise_error()
+        if process.summary_writer is not None:
+            process.summary_writer.wait()
+            process.delivery.raise_kept()
 
 
 def skipped_images() -> int:

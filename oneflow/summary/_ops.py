@@ -15,7 +15,8 @@ import numpy as np
 from .._base import check
 from .._base.dtype import dtype, float32, float64, int8, int32, int64, uint8
 from .._base.extras import need
-from .._base.refuse import shown
+from .._base.refuse import refuse, shown
+from .._base.source import caller
 from .._signature.local import pieces, up_to
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.graph import Watch, current
@@ -130,15 +131,25 @@ def pb(value: Blob, step: Step = None, name: str | None = None) -> None:
     """Writes a Summary message at each call of the job: one of ``text`` or ``hparams``, or any other.
 
     Args:
-      value: int8 Blob of the bytes of the message's text:
+      value: int8 Blob of the message's bytes, ``np.frombuffer(message.SerializeToString(), np.int8)``, or of those of its text:
         ``np.array(list(str(message).encode("ascii")), dtype=np.int8)``.
       step, name: those of ``scalar``.
-    Raises: what ``scalar`` raises.
+    Raises: what ``scalar`` raises; and, from a later call, ArgumentError for other bytes.
     Example: >>> flow.summary.pb(flow.cast(x, flow.int8), step=1)
     """
     what = label("flow.summary.pb", name)
     _checked(what, value, (int8,))
-    _write(what, value, step, "", name, lambda t, arrays: _values.message(_text(arrays[0])))
+    job, line = current(what).name, caller()
+
+    def message(tag: str, arrays: list[np.ndarray]) -> Any:
+        try:
+            return _values.message(arrays[0].tobytes())
+        except ValueError as error:
+            rule = f"{what} in job {job!r}: the bytes are not those of a Summary message"
+            hint = "np.frombuffer(flow.summary.text([...]).SerializeToString(), np.int8)"
+            refuse(ArgumentError, rule, found=[("as text", shown(str(error)))], hint=hint, source=line)
+
+    _write(what, value, step, "", name, message)
 
 
 # --- from a call to an event

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from functools import lru_cache
 from typing import Any
@@ -10,7 +11,6 @@ import numpy as np
 from PIL import Image
 
 from .._base.extras import need
-from ..errors import ArgumentError
 from ._writer import proto
 
 
@@ -71,10 +71,14 @@ def images(tag: str, pixels: np.ndarray) -> Any:
     return summary(value=values)
 
 
-def message(text: str) -> Any:
-    """A Summary message written as text, which ``str(message)`` gives."""
+def message(data: bytes) -> Any:
+    """A Summary message of its text, which ``str(message)`` gives, or of its own bytes. Raises ValueError for other bytes."""
     text_format = need("google.protobuf.text_format", "flow.summary")
+    summary = proto("summary").Summary
     try:
-        return text_format.Parse(text, proto("summary").Summary())
+        return text_format.Parse(data.decode("utf-8", "replace"), summary())
     except text_format.ParseError as error:
-        raise ArgumentError(f"flow.summary.pb was given bytes that are not the text of a Summary message: {error}") from error
+        with contextlib.suppress(need("google.protobuf.message", "flow.summary").DecodeError):
+            if (found := summary.FromString(data)).value:  # by chance other bytes are fields that nobody knows
+                return found
+        raise ValueError(str(error)) from error

@@ -79,10 +79,16 @@ class EventWriter:
 
     def flush(self) -> None:
         """Waits until everything queued so far is on disk."""
+        self.wait()
+        self._file.flush()
+
+    def wait(self) -> None:
+        """Waits until everything queued so far is written, or has failed."""
+        if not self._thread.is_alive():  # in a forked child
+            return
         self._hurry.set()
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or not (self._waiting or self._is_busy))
-        self._file.flush()
 
     def close(self) -> None:
         """Writes what waits, and ends the thread."""

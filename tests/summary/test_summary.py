@@ -300,6 +300,21 @@ def test_hyperparameters(tmp_path: Path) -> None:
     assert data["_hparams_/session_end_info"].session_end_info.status == 1
 
 
+def test_a_message_as_its_own_bytes(tmp_path: Path) -> None:
+    message = flow.summary.text(["früit"], tag="food")
+    data = np.frombuffer(message.SerializeToString(), np.int8)
+    open_writer(tmp_path)
+
+    @flow.global_function()
+    def write(value: tp.Numpy.Placeholder(data.shape, dtype=flow.int8)) -> tp.Numpy:
+        flow.summary.pb(value)
+        return value
+
+    write(data)
+    ((_, found),) = values(tmp_path)
+    assert found == message.value[0]
+
+
 def test_one_writer_per_process(tmp_path: Path) -> None:
     def write(tag: str) -> None:
         call(lambda: flow.summary.scalar(flow.constant(1.0, flow.float32), 1, tag), "write_" + tag)
@@ -348,9 +363,12 @@ def test_what_cannot_be_written_is_raised_later(tmp_path: Path, monkeypatch: pyt
         flow.summary.pb(value, 1)
         return value
 
-    write(int8("value"))
-    with pytest.raises(ArgumentError, match="not the text of a Summary message"):
-        flush()
+    for given in ("value", "\5\6\7.."):
+        write(int8(given))
+        with pytest.raises(ArgumentError, match="bytes are not those of a Summary message") as caught:
+            flow.sync_default_session()
+        assert "flow.summary.pb in job 'write'" in str(caught.value) and "flow.summary.pb(value, 1)" in str(caught.value)
+        assert "SerializeToString" in str(caught.value)
 
     def full(event: Any) -> None:
         raise OSError(28, "No space left on device")

@@ -217,8 +217,10 @@ class _Match:
         if kind == "ListListNumpy" and not value.is_tensor_list:
             self._wrong(where, f"{value.op_name!r}, a tensor", "a list of tensors", "-> tp.ListNumpy or tp.Numpy")
         if value.dtype in (dtypes.record, dtypes.tensor_buffer):
-            self._wrong(where, f"{value.op_name!r} of {value.dtype}, which has no array form", "a Blob of numbers",
-                        "decode it first, e.g. with flow.data.ofrecord_raw_decoder")  # fmt: skip
+            hint = "decode it first, e.g. with flow.data.ofrecord_raw_decoder"
+            if value.dtype == dtypes.tensor_buffer:
+                hint = "flow.image.Resize for images, flow.tensor_buffer_to_tensor, or flow.tensor_buffer_to_tensor_list"
+            self._wrong(where, f"{value.op_name!r} of {value.dtype}, which has no array form", "a Blob of numbers", hint)
         self.leaves.append(value)
         self.kinds.append(kind)
         return _Slot(len(self.leaves) - 1)

@@ -124,7 +124,7 @@ BUFFERS = tp.Numpy.Placeholder((2, 3))
         (lambda x: flow.tensor_buffer_to_tensor(x, flow.float, (3,)), DtypeError, "x must be of tensor buffers"),
         (lambda x: flow.tensor_list_split(x), DtypeError, "must be a list of tensors"),
         (lambda x: flow.nn.relu(flow.tensor_to_tensor_buffer(x, 1)), DtypeError, "is of oneflow.tensor_buffer"),
-        (lambda x: flow.tensor_to_tensor_buffer(x, 1), ReturnError, "which has no array form"),
+        (lambda x: flow.tensor_to_tensor_buffer(x, 1), ReturnError, "no array form(?s:.*)flow.tensor_buffer_to_tensor,"),
         (lambda x: flow.gen_tensor_buffer([2], [[1]], [1.0, 2.0]), ArgumentError, "one entry for each of the 2 elements"),
         (lambda x: flow.tensor_buffer_to_tensor(flow.tensor_to_tensor_buffer(x, 1), float, (3,)), ArgumentError, "dtype must be"),
         (

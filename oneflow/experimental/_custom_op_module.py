@@ -112,6 +112,7 @@ class CustomOpModule:
         if not os.path.isdir(self._folder):
             refuse(ArgumentError, f"custom_op_module: there is no folder {self._folder}")
         self._declared: dict[str, _Declared] = {}
+        self._has_read = False
         self.api: ModuleType | None = None
 
     def _file(self, suffix: str) -> str:
@@ -143,7 +144,7 @@ class CustomOpModule:
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
             refuse(ArgumentError, f"custom op module {self._name!r}: {path} cannot be read: {why}")
-        self._declared = _declarations(text)
+        self._declared, self._has_read = _declarations(text), True
         return self
 
     def py_kernel(self) -> Self:
@@ -151,8 +152,12 @@ class CustomOpModule:
         kernel = self._load("_py_kernel.py")
         forward, backward = (self._declared.get(f"{self._name}_{way}") for way in ("forward", "backward"))
         if forward is None:
-            refuse(ArgumentError, f"custom op module {self._name!r}: the inputs of {self._name}_forward are not known",
-                   hint="call cpp_def() first: its file registers that op")  # fmt: skip
+            missing = f"custom op module {self._name!r}: the inputs of {self._name}_forward are not known"
+            if not self._has_read:
+                refuse(ArgumentError, missing, hint="call cpp_def() first: its file registers that op")
+            refuse(ArgumentError, f"{missing}: {self._name}_cpp_def.cpp does not register that op",
+                   found=[("registers", ", ".join(self._declared) or "nothing"), ("expected", f"{self._name}_forward")],
+                   hint=f'REGISTER_USER_OP("{self._name}_forward"), and "{self._name}_backward" for its gradient')  # fmt: skip
         rule = getattr(kernel, "infer", None)
         grad = None if backward is None else self._gradient(forward, backward, kernel.backward)
         self._register("forward", forward, kernel.forward, rule, grad)

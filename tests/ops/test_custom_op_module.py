@@ -155,6 +155,9 @@ def test_mistakes(folder):
     with pytest.raises(ArgumentError, match="has no file"):
         module.py_api()
     definition = folder / "cube" / "cube_cpp_def.cpp"
+    definition.write_text(DECLARATIONS.replace('"cube_', '"root_'))
+    with pytest.raises(ArgumentError, match="does not register that op(?s:.*)root_forward, root_backward(?s:.*)cube_forward"):
+        module.cpp_def().py_kernel()
     definition.write_text(DECLARATIONS.replace('"dy"', '"upstream"'))
     with pytest.raises(ArgumentError, match="'upstream' of cube_backward is the gradient of none of y(?s:.*)call it dy"):
         module.cpp_def().py_kernel()

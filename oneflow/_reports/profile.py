@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -93,17 +94,18 @@ class JobProfile:
         """Writes XLA's trace of the profiled steps.
 
         Args:
-          path: a file whose name ends in ".json.gz" opens in Perfetto (https://ui.perfetto.dev) and chrome://tracing; one that
-            ends in ".pb" is the XSpace protobuf; any other path is a directory for ``xprof --logdir`` and TensorBoard.
+          path: a file whose name ends in ".json.gz" or ".json" opens in Perfetto (https://ui.perfetto.dev) and chrome://tracing;
+            one that ends in ".pb" is the XSpace protobuf; any other path is a directory for ``xprof --logdir`` and TensorBoard.
         Raises: ArgumentError: not a path. OSError where it cannot be written.
         Example: >>> job.profile(images, labels).save("trace.json.gz")
         """
         if not isinstance(path, (str, os.PathLike)):
             refuse(ArgumentError, f"save takes a path, got {shown(path)}")
         target = Path(path)
-        for ending, own in ((".json.gz", ".trace.json.gz"), (".pb", ".xplane.pb")):
+        for ending, own in ((".json.gz", ".trace.json.gz"), (".json", ".trace.json.gz"), (".pb", ".xplane.pb")):
             if target.name.endswith(ending):
-                target.write_bytes(next(data for name, data in self._trace.items() if name.endswith(own)))
+                data = next(data for name, data in self._trace.items() if name.endswith(own))
+                target.write_bytes(gzip.decompress(data) if ending == ".json" else data)
                 return
         for name, data in self._trace.items():
             file = target / name

@@ -18,7 +18,11 @@ def parser() -> Parser:
         epilog="example: oneflow profile train.py:train_job --steps 50 --save trace.json.gz -- --batch 32",
     )  # fmt: skip
     made.add_argument("--steps", type=int, default=20, metavar="N", help="how many steps are measured (20)")
-    made.add_argument("--save", metavar="FILE", help="write the trace, for https://ui.perfetto.dev")
+    made.add_argument(
+        "--save",
+        metavar="FILE",
+        help="write the trace: FILE.json.gz or FILE.json for https://ui.perfetto.dev, FILE.pb, or a directory for xprof",
+    )
     add_target(made)
     return made
 

@@ -96,6 +96,8 @@ def test_the_trace_is_written_for_perfetto_and_xprof(profiled, tmp_path):
     profile.save(tmp_path / "trace.json.gz")
     events = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]
     assert any(event.get("args", {}).get("hlo_module", "").startswith("jit_job_train") for event in events)
+    profile.save(tmp_path / "trace.json")
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"] == events
     profile.save(str(tmp_path / "trace.pb"))
     profile.save(tmp_path / "logs")
     (written,) = (tmp_path / "logs").rglob("*.xplane.pb")

@@ -133,9 +133,9 @@ class CsvFile:
             rows = [("file", self.path), ("row", f"{i + 1}, column {self._columns[j]!r}"), ("expected", kind), ("found", found)]
             hint = "every row must have as many values as the first"
             if j < len(row):
-                hint = (
-                    "name another kind for this feature" if row[j] else "set missing to the number that an empty cell stands for"
-                )
+                hint = "missing=0 (--missing 0) makes it 0"
+                if row[j]:
+                    hint = "name another kind for this feature"
             refuse(DataError, "a cell of a CSV file cannot be read as its feature's kind", found=rows, hint=hint)
 
 

@@ -197,7 +197,7 @@ class Arrays:
         self.arrays = {feature: np.asarray(arrays[name]) for feature, name in wanted.items()}
         sizes = {name: len(a) if a.ndim else -1 for name, a in self.arrays.items()}
         if len(set(sizes.values())) != 1 or -1 in sizes.values():
-            hint = "choose arrays of one length with features="
+            hint = "choose arrays of one length with features= (--feature NAME=ARRAY)"
             refuse(DataError, "all arrays must have the same number of samples", found=[("arrays", str(sizes))], hint=hint)
         self.size = next(iter(sizes.values()))
         self.kinds = {name: "png" if name in png else _kind_of(name, array) for name, array in self.arrays.items()}

@@ -287,6 +287,8 @@ def _described(shape: Sequence[int], kind: Any) -> str:
 
 def _checked(name: str, who: str, value: Any, spec: Spec | None, convert: Callable[[Any], Any]) -> Any:
     """One array that the user's function returned, checked against ``spec``."""
+    if value is None:
+        _wrong(name, f"{who} must be {'an array' if spec is None else _described(*spec)}, but it returned None")
     try:
         array = convert(value)
     except Exception as error:
@@ -306,7 +308,8 @@ def _checked(name: str, who: str, value: Any, spec: Spec | None, convert: Callab
 def _tuple(name: str, who: str, value: Any, count: int) -> tuple[Any, ...]:
     made = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     if len(made) != count:
-        _wrong(name, f"{who} returned {len(made)} arrays instead of {count}")
+        found = "None" if value is None else f"{len(made)} arrays"
+        _wrong(name, f"{who} returned {found} instead of {count}{' arrays' if value is None else ''}")
     return made
 
 

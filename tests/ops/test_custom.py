@@ -155,7 +155,7 @@ def test_host_ops_run_asynchronously_in_order():
         (lambda x: 1 / 0, r"raised ZeroDivisionError \(at .*test_custom.py:\d+: .*\): division by zero"),
         (lambda x: np.zeros(5, np.float32), r"is float32\[5\], but it must be float32\[1, 3\]"),
         (lambda x: x.astype(np.float64), r"is float64\[1, 3\], but it must be float32\[1, 3\]"),
-        (lambda x: None, r"is object\[\], but it must be"),
+        (lambda x: None, r"output 'out' of its function must be float32\[1, 3\], but it returned None"),
         (lambda x: (x, x), "returned 2 arrays instead of 1"),
     ],
 )
@@ -223,6 +223,8 @@ def test_a_host_function_that_ends_the_program(kind):
         (lambda x: x > 0, {}, "is bool, which no Blob is"),
         (lambda x: "text", {}, "must be an array, got str 'text'"),
         (lambda x: (x, x), {}, "returned 2 arrays instead of 1"),
+        (lambda x: None, {}, "output 'out' of its function must be an array, but it returned None"),
+        (lambda x: None, {"outputs": ("a", "b")}, "its function returned None instead of 2 arrays"),
         (lambda x: x, {"shape": lambda x: ((2,), flow.float32)}, r"is float32\[1, 3\], but it must be float32\[2\]"),
         (lambda x: x, {"shape": lambda x: x.size}, "its shape rule raised AttributeError"),
         (lambda x: x, {"shape": lambda x: (3,)}, "must return .shape, flow dtype. for each output"),

@@ -1343,6 +1343,8 @@ stop, loads, mixed, interrupts = False, 0, 0, 0
 main = threading.main_thread().ident
 def storm():
     rng = np.random.default_rng(0)
+    while not loads:  # before, nobody catches an interrupt
+        time.sleep(0.01)
     while not stop:
         time.sleep(0.004 + 0.01 * rng.random())
         signal.pthread_kill(main, signal.SIGINT)

@@ -62,8 +62,8 @@ class Passes(Source):
     """Anything that can be iterated again and again.
 
     A position is kept by what has a method for it: ``state_dict`` and ``load_state_dict`` of the data, or ``get_state`` and
-    ``set_state`` of their iterators. Else a pass that goes on skips the batches that were taken before. ``set_epoch`` is
-    called where there is one.
+    ``set_state`` of their iterators. Else, also where the position is one of other data, a pass that goes on skips the batches
+    that were taken before. ``set_epoch`` is called where there is one.
     """
 
     def __init__(self, data: Any):
@@ -81,7 +81,7 @@ class Passes(Source):
         self._restored = None
         if hasattr(data, "set_epoch"):
             data.set_epoch(epoch)
-        if restored is not None and "data" in restored:
+        if restored is not None and "data" in restored and hasattr(data, "load_state_dict"):
             data.load_state_dict(restored["data"])
             start = 0
         made = data() if callable(data) and not hasattr(data, "__iter__") else data
@@ -90,7 +90,7 @@ class Passes(Source):
             refuse(ArgumentError, f"the data ({type(data).__name__}) can be read once, and a second pass was to begin",
                    hint="give something that can be iterated again, or the function that makes the iterator")  # fmt: skip
         self._made_any = True
-        if restored is not None and "iterator" in restored:
+        if restored is not None and "iterator" in restored and hasattr(iterator, "set_state"):
             iterator.set_state(restored["iterator"])
             start = 0
         return itertools.islice(iterator, start, None)

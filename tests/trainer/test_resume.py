@@ -196,6 +196,25 @@ def test_sources_go_on_where_they_were(tmp_path, source, stop_at):
     assert history.rows == whole_history.rows
 
 
+@pytest.mark.parametrize("kind", ["a function", "batches", "a DataLoader"])
+def test_other_data_than_before_skip_the_batches_already_seen(tmp_path, kind):
+    x, y = jobs.data()
+    batches = [(x[i : i + 10], y[i : i + 10]) for i in range(0, 60, 10)]
+    sources = {"a function": lambda: iter(batches), "batches": batches}
+    if kind == "a DataLoader":
+        torch = pytest.importorskip("torch")
+        sources[kind] = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*map(torch.from_numpy, (x, y))), 10)
+    whole, _ = uninterrupted(lambda: (jobs.train_job(), flow.data.ArrayLoader((x, y), 10)), epochs=2)
+    flow.clear_default_session()
+    trainer = quiet(max_steps=4, seed=4)
+    trainer.fit(jobs.train_job(), flow.data.ArrayLoader((x, y), 10))
+    trainer.save_checkpoint(tmp_path / "four")
+    flow.clear_default_session()
+    notes = Notes()
+    quiet(max_epochs=2, seed=4, callbacks=notes).fit(jobs.train_job(), sources[kind], ckpt_path=tmp_path / "four")
+    assert dict(zip(notes.steps, notes.losses, strict=True)) == {step: loss for step, loss in whole.items() if step >= 4}
+
+
 def test_readers_go_on_where_they_were(tmp_path):
     from oneflow.core.record import record_pb2 as pb
 

@@ -73,6 +73,7 @@ class ModelCheckpoint(Monitor):
         self._score: float | None = None
         self._is_due = False
         self._saved_at = -1  # the last step that was saved
+        self._saved_batch = -1  # and how many batches of its epoch had been taken then
 
     def _interval(self, argument: str, value: Any) -> int | None:
         return None if value is None else int(check.checked(self, argument, check.integer(value, low=1)))
@@ -115,11 +116,12 @@ class ModelCheckpoint(Monitor):
         if not self._is_due and not self.waits_after(step):
             return
         self._is_due = False
-        before = self._saved_at, self._score
+        before = self._saved_at, self._saved_batch, self._score
         if self.every_n_steps is not None and self.monitor in logs:
             self._score = logs[self.monitor]
-        self._saved_at = step
-        if before != (step, self._score):  # else the end of an epoch whose length nobody knew: its last step was saved
+        self._saved_at, self._saved_batch = step, self.trainer.batch_in_epoch
+        # A step is saved again where it turned out to be an epoch's last: else that end would come again in a resumed run.
+        if before != (step, self._saved_batch, self._score):
             self._save(logs)
 
     def on_interrupt(self, step: int, logs: Logs) -> None:

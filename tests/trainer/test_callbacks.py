@@ -157,9 +157,14 @@ def every(batches):
     return lambda: iter(batches)
 
 
-@pytest.mark.parametrize("sized", [True, False])
-@pytest.mark.parametrize(("epochs", "limit", "steps"), [(2, None, [3, 6, 9, 12]), (None, 9, [3, 6, 9])])
-def test_each_step_is_saved_once(tmp_path, monkeypatch, sized, epochs, limit, steps):
+@pytest.mark.parametrize(
+    ("sized", "epochs", "limit", "steps"),
+    [
+        (True, 2, None, [3, 6, 9, 12]), (True, None, 9, [3, 6, 9]),
+        (False, 2, None, [3, 6, 6, 9, 12, 12]), (False, None, 9, [3, 6, 6, 9]),
+    ],
+)  # fmt: skip
+def test_each_step_is_saved_once_and_the_end_of_an_epoch_that_nobody_foresaw(tmp_path, monkeypatch, sized, epochs, limit, steps):
     x, y = jobs.data()
     batches = [(x[i : i + jobs.BATCH], y[i : i + jobs.BATCH]) for i in range(0, 60, jobs.BATCH)]
     saving = flow.callbacks.ModelCheckpoint(tmp_path, save_top_k=-1, every_n_steps=3)
@@ -183,7 +188,7 @@ def scored(callback, values, directory):
 
     class Saving(Fake):
         default_root_dir = str(directory)
-        current_epoch = 0
+        current_epoch = batch_in_epoch = 0
 
         def save_checkpoint(self, path, overwrite, asynchronous, remove=()):
             os.makedirs(path, exist_ok=True)

@@ -266,6 +266,25 @@ def test_checkpoints_that_no_trainer_made(tmp_path):
     assert notes.steps == list(range(8, 18)) and trainer.global_step == 18  # 8 steps are an epoch of 6 and 2 more
 
 
+@pytest.mark.parametrize("monitor", [None, "val_loss"])
+def test_a_finished_training_that_is_started_again_adds_nothing(tmp_path, monitor):
+    def train():
+        flow.clear_default_session()
+        saving = flow.callbacks.ModelCheckpoint(tmp_path, monitor=monitor, save_last=True, every_n_steps=3)
+        told = []
+        notes = flow.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: told.append(epoch))
+        logger = flow.loggers.CSVLogger(tmp_path, version=0)
+        trainer = quiet(max_epochs=2, seed=1, callbacks=[notes, saving], logger=logger)
+        rows = jobs.data(63)  # the last batch is short, which is known when it comes
+        history = trainer.fit(jobs.train_job(), rows, jobs.eval_job(), jobs.data(30, 1), ckpt_path="last")
+        return history.rows, told, (tmp_path / "logs" / "version_0" / "metrics.csv").read_text()
+
+    rows, told, table = train()
+    assert told == [0, 1]
+    assert train() == (rows, [], table)
+    assert train() == (rows, [], table)
+
+
 def test_other_programs_read_checkpoints_of_a_trainer(tmp_path):
     trainer = quiet(max_epochs=1, callbacks=flow.callbacks.ModelCheckpoint(tmp_path))
     trainer.fit(jobs.train_job(), jobs.data())

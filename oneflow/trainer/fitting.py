@@ -341,11 +341,12 @@ class Fit:
 
         def end() -> None:
             self.steps.log({**{f"{name}_epoch": number for name, number in means.items()}, "epoch": epoch}, step)
-            self.hooks("on_epoch_end", epoch, logs)
-            self._add_row(step, logs)
+            self._add_row(step, logs)  # a checkpoint that on_epoch_end saves has it, and counts anew
             if is_whole:
                 for tally in self.steps.tallies:
                     tally.reset()
+            self.hooks("on_epoch_end", epoch, logs)
+            self._add_row(step, logs)  # with what hooks have added
             self.steps.logs = {**self.steps.logs, **logs}
             self.hooks("on_checkpoint", step, self.latest)
 

@@ -285,6 +285,20 @@ def test_a_finished_training_that_is_started_again_adds_nothing(tmp_path, monito
     assert train() == (rows, [], table)
 
 
+@pytest.mark.parametrize("hook", ["on_epoch_end", "on_validation_end", "on_checkpoint"])
+def test_hooks_that_may_save_keep_the_epoch(tmp_path, hook):
+    def train(epochs, ckpt_path=None, **hooks):
+        flow.clear_default_session()
+        trainer = quiet(max_epochs=epochs, seed=1, callbacks=flow.callbacks.LambdaCallback(**hooks))
+        made.append(trainer)
+        return trainer.fit(jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data(30, 1), ckpt_path).rows
+
+    made = []
+    whole = train(3)
+    train(2, **{hook: lambda number, logs: made[-1].save_checkpoint(tmp_path / "saved", overwrite=True)})
+    assert train(3, tmp_path / "saved") == whole
+
+
 def test_other_programs_read_checkpoints_of_a_trainer(tmp_path):
     trainer = quiet(max_epochs=1, callbacks=flow.callbacks.ModelCheckpoint(tmp_path))
     trainer.fit(jobs.train_job(), jobs.data())

@@ -67,6 +67,10 @@ class ModelCheckpoint(Monitor):
         self.every_n_steps = self._interval("every_n_steps", every_n_steps)
         self.every_n_epochs = self._interval("every_n_epochs", every_n_epochs)
         self.asynchronous = check.checked(self, "asynchronous", check.flag(asynchronous))
+
+    def begin_anew(self) -> None:
+        """Forgets an earlier training; the checkpoints that it kept stay."""
+        super().begin_anew()
         self.best_model_path = self.last_model_path = ""
         self.best_model_score: float | None = None
         self.best_k_models: dict[str, float | None] = {}

@@ -44,6 +44,10 @@ class EarlyStopping(Monitor):
         if stopping_threshold is not None:
             stopping_threshold = check.checked(self, "stopping_threshold", check.number(stopping_threshold))
         self.stopping_threshold = stopping_threshold
+
+    def begin_anew(self) -> None:
+        """Forgets an earlier training."""
+        super().begin_anew()
         self.best_score: float | None = None
         self.wait_count = 0
         self.stopped_step = -1
@@ -102,6 +106,10 @@ class TerminateOnNaN(Callback):
 
     def __init__(self, monitor: str = "loss"):
         self.monitor = check.checked(self, "monitor", check.name(monitor))
+        self.stopped_step = -1
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Forgets an earlier training."""
         self.stopped_step = -1
 
     def on_train_batch_end(self, step: int, logs: Logs) -> None:

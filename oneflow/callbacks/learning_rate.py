@@ -76,6 +76,10 @@ class ReduceLROnPlateau(Monitor):
         self.min_delta = check.checked(self, "min_delta", check.number(min_delta, low=0, finite=True))
         self.cooldown = check.checked(self, "cooldown", check.integer(cooldown, low=0))
         self.min_lr = check.checked(self, "min_lr", check.number(min_lr, low=0, finite=True))
+
+    def begin_anew(self) -> None:
+        """Forgets an earlier training; the rate stays as it lowered it."""
+        super().begin_anew()
         self.best_score: float | None = None
         self.wait_count = self.cooldown_count = 0
 

@@ -25,6 +25,10 @@ class Monitor(Callback):
         mode = check.checked(self, "mode", check.choice(mode, ("min", "max", "auto")))
         self.monitor = monitor
         self.mode = _mode_of(owner, monitor) if mode == "auto" and monitor is not None else mode
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forgets an earlier training. Called by ``fit`` before a training begins, or goes on from a checkpoint's state."""
         self._seen_at = -1
         self._was_validated = self._comes_from_validation = False
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from .._base.refuse import refuse, warn
 from ..callbacks.base import Callback
+from ..callbacks.monitor import Monitor
 from ..checkpoint.api import steps_of
 from ..errors import ArgumentError, CheckpointWarning
 from ..job import JobFunction
@@ -152,6 +153,9 @@ class Fit:
 
     def _begin(self, checkpoint: str | None) -> dict[str, Any] | None:
         """Starts the session, and the training where it was left. Returns the state it goes on from."""
+        for callback in self.trainer.callbacks:
+            if isinstance(callback, Monitor):
+                callback.begin_anew()
         if self.trainer.seed is not None and checkpoint is None:
             manual_seed(self.trainer.seed)
         if checkpoint is None:

@@ -6,6 +6,7 @@ import io
 import logging
 import math
 import os
+import shutil
 import sys
 import threading
 from types import SimpleNamespace
@@ -101,6 +102,24 @@ def test_a_training_that_was_ended_early_stays_ended(tmp_path):
     assert again(patience=4, stopping_threshold=100.0) == 5
 
 
+def test_a_training_that_is_not_resumed_begins_anew_for_callbacks_of_an_earlier_one(tmp_path):
+    stopping = flow.callbacks.EarlyStopping("val_loss", patience=2, min_delta=100.0)
+    plateau = flow.callbacks.ReduceLROnPlateau("val_loss", patience=50)
+    saving = flow.callbacks.ModelCheckpoint(tmp_path, monitor="val_loss", save_last=True)
+    trainer = quiet(max_epochs=20, callbacks=[stopping, plateau, saving])
+    train, evaluate, rows = jobs.train_job(), jobs.eval_job(), jobs.data(30, 1)
+    for _ in range(2):
+        history = trainer.fit(train, jobs.data(), evaluate, rows)
+        assert len(history) == 3 and stopping.wait_count == 2 and stopping.best_score == history["val_loss"][0]
+        assert plateau.best_score == saving.best_model_score == min(history["val_loss"])
+    assert len(quiet(max_epochs=20, callbacks=stopping).fit(train, jobs.data(), evaluate, rows)) == 3  # on another trainer
+    once = quiet(max_epochs=1, callbacks=flow.callbacks.ModelCheckpoint(tmp_path / "once"))
+    for _ in range(2):
+        once.fit(train, jobs.data())
+        assert names(tmp_path / "once") == ["epoch=0-step=6"]
+        shutil.rmtree(tmp_path / "once")
+
+
 def test_numbers_of_the_training_are_monitored_at_the_end_of_epochs():
     trainer = fit(flow.callbacks.EarlyStopping("loss", patience=0, min_delta=100.0), epochs=20)
     assert len(trainer.history) == 2
@@ -127,9 +146,11 @@ def test_terminate_on_nan():
 
     ending, notes = flow.callbacks.TerminateOnNaN(), Notes()
     trainer = quiet(max_epochs=1000, callbacks=[ending, notes])
-    trainer.fit(train, (np.ones((60, 4), np.float32), np.zeros(60, np.int32)))
-    first = next(i for i, loss in enumerate(notes.losses) if not math.isfinite(loss))
-    assert ending.stopped_step == first and trainer.global_step <= first + 33
+    for _ in range(2):
+        notes.losses.clear()
+        trainer.fit(train, (np.ones((60, 4), np.float32), np.zeros(60, np.int32)))
+        first = next(i for i, loss in enumerate(notes.losses) if not math.isfinite(loss))
+        assert ending.stopped_step == first and trainer.global_step <= first + 33
 
 
 # --- ModelCheckpoint

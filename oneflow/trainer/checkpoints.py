@@ -47,6 +47,11 @@ def found(path: str) -> str | None:
     return path if hidden.restore(path) and os.path.isfile(os.path.join(path, DONE)) else None
 
 
+def is_unfinished(path: str) -> bool:
+    """Whether something is there that is no finished checkpoint."""
+    return found(path) is None and os.path.isdir(path) and bool(os.listdir(path))
+
+
 def load(path: str) -> dict[str, Any] | None:
     """Restores all variables, and returns the trainer's state as it was saved; None where there is none."""
     finish()

@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 
 from .._base.frames import shows_user_frames
 from .._base.jax import jax
-from .._base.refuse import refuse, shown
+from .._base.refuse import refuse, shown, warn
 from ..callbacks.checkpoint import ModelCheckpoint
 from ..callbacks.preemption import Preemption
-from ..errors import ArgumentError, CheckpointNotFoundError, ModeError
+from ..errors import ArgumentError, CheckpointNotFoundError, CheckpointWarning, ModeError
 from ..graph.graph import current_or_none
 from ..job import JobFunction
 from ..loggers.base import Logger
@@ -308,7 +308,13 @@ class Trainer(Settings):
         if not saving:
             refuse(ArgumentError, 'ckpt_path="last" needs a callback that saves it',
                    hint="flow.Trainer(callbacks=[flow.callbacks.ModelCheckpoint(save_last=True)])")  # fmt: skip
-        return checkpoints.found(saving[0].last_path)
+        path = saving[0].last_path
+        if checkpoints.is_unfinished(path):
+            rule = f"{path!r} is passed over: it is not a finished checkpoint, for it has no file {checkpoints.DONE!r}"
+            warn(
+                CheckpointWarning, f"{rule}\n  try        copy it again, or ckpt_path= of another one; the next save replaces it"
+            )
+        return checkpoints.found(path)
 
     def _load(self, ckpt_path: Any) -> None:
         path = self._checkpoint(ckpt_path, best=True)

@@ -334,6 +334,20 @@ def test_paths_that_lead_nowhere(tmp_path):
         quiet(max_epochs=1).fit(jobs.train_job(), jobs.data(), ckpt_path=3)
 
 
+def test_a_last_checkpoint_that_is_not_finished_is_passed_over_with_a_warning(tmp_path):
+    def train(epochs):
+        flow.clear_default_session()
+        trainer = quiet(max_epochs=epochs, callbacks=flow.callbacks.ModelCheckpoint(tmp_path, save_last=True))
+        return len(trainer.fit(jobs.train_job(), jobs.data(), ckpt_path="last"))
+
+    (tmp_path / "last").mkdir()
+    assert train(1) == 1  # nothing is there
+    (tmp_path / "last" / "snapshot_done").unlink()
+    with pytest.warns(CheckpointWarning, match="(?s)/last' is passed over: it is not a finished.*'snapshot_done'.*copy it again"):
+        assert train(1) == 1
+    assert train(2) == 2
+
+
 def test_state_of_a_callback_that_is_gone_is_told(tmp_path):
     class Counter(flow.callbacks.Callback):
         count = 0

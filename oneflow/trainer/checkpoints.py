@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..checkpoint import hidden
-from ..checkpoint.api import save_with
+from ..checkpoint.api import get_all_variables, save_with
 from ..checkpoint.format import Checkpoint
-from ..checkpoint.layout import DONE, as_path
+from ..checkpoint.layout import DONE, as_path, complain
 from ..checkpoint.program import CheckPoint
-from ..checkpoint.saving import finish_earlier, own_team
+from ..checkpoint.saving import finish_earlier, listed, own_team
 from ..errors import CheckpointError
 from ..runtime.process import process
 
@@ -55,8 +55,14 @@ def is_unfinished(path: str) -> bool:
 def load(path: str) -> dict[str, Any] | None:
     """Restores all variables, and returns the trainer's state as it was saved; None where there is none."""
     finish()
-    state = Checkpoint(path).extra().get(_STATE)
+    stored = Checkpoint(path)
+    state = stored.extra().get(_STATE)
     if state is not None and (not isinstance(state, dict) or state.get("version") != _VERSION):
         raise CheckpointError(f"checkpoint {path!r}: the state of its training is of another version")
+    if state is not None:  # without a state variables may have been removed on purpose
+        gone = [name for name in get_all_variables() if name not in stored and stored.was_saved_with(name)]
+        if gone:
+            rule = f"checkpoint {path!r} was saved with variables whose directories are gone: {listed(gone)}"
+            complain(CheckpointError, rule, "load another checkpoint; or flow.load_variables(path), and fit without ckpt_path")
     CheckPoint().load(path)
     return state

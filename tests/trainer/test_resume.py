@@ -20,7 +20,7 @@ from trainer_jobs import Notes, quiet
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow.checkpoint import atomic
-from oneflow.errors import ArgumentError, CheckpointNotFoundError, CheckpointWarning
+from oneflow.errors import ArgumentError, CheckpointError, CheckpointNotFoundError, CheckpointWarning
 
 KILLED = Path(__file__).with_name("killed.py")
 STEPS = 60
@@ -346,6 +346,20 @@ def test_a_last_checkpoint_that_is_not_finished_is_passed_over_with_a_warning(tm
     with pytest.warns(CheckpointWarning, match="(?s)/last' is passed over: it is not a finished.*'snapshot_done'.*copy it again"):
         assert train(1) == 1
     assert train(2) == 2
+
+
+def test_a_training_does_not_go_on_without_a_variable_that_was_saved(tmp_path):
+    trainer = quiet(max_epochs=1)
+    trainer.fit(jobs.train_job(), jobs.data())
+    trainer.save_checkpoint(tmp_path / "one")
+    shutil.rmtree(tmp_path / "one" / "hidden-weight")
+    flow.clear_default_session()
+    with pytest.raises(
+        CheckpointError, match="(?s)/one' was saved with variables whose directories are gone: hidden-weight.*try"
+    ):
+        quiet(max_epochs=2).fit(jobs.train_job(), jobs.data(), ckpt_path=tmp_path / "one")
+    with pytest.warns(CheckpointWarning, match="lacks 1 of the program's"):  # by hand it can be loaded all the same
+        flow.load_variables(tmp_path / "one")
 
 
 def test_state_of_a_callback_that_is_gone_is_told(tmp_path):

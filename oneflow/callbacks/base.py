@@ -113,12 +113,12 @@ HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 # hooks of Keras and Lightning that have another name here, or none, because steps are submitted ahead of their results
 _ELSEWHERE = {
     "on_batch_begin": "", "on_train_batch_begin": "", "on_test_batch_begin": "", "on_predict_batch_begin": "",
-    "on_train_batch_start": "", "on_batch_end": "on_train_batch_end", "on_train_start": "on_train_begin",
-    "on_fit_start": "on_train_begin", "on_fit_end": "on_train_end", "on_train_epoch_start": "on_epoch_begin",
-    "on_train_epoch_end": "on_epoch_end", "on_validation_start": "on_test_begin", "on_validation_epoch_end": "on_validation_end",
-    "on_validation_batch_end": "on_test_batch_end", "on_test_start": "on_test_begin", "on_test_epoch_end": "on_test_end",
+    "on_validation_batch_begin": "", "on_batch_end": "on_train_batch_end", "on_train_epoch_begin": "on_epoch_begin",
+    "on_train_epoch_end": "on_epoch_end", "on_validation_begin": "on_test_begin", "on_validation_epoch_end": "on_validation_end",
+    "on_validation_batch_end": "on_test_batch_end", "on_test_epoch_end": "on_test_end",
     "on_save_checkpoint": "state_dict", "on_load_checkpoint": "load_state_dict",
 }  # fmt: skip
+_WORDS = {"start": "begin", "finish": "end", "stop": "end", "fit": "train", "training": "train", "val": "validation"}
 
 
 def check_hooks(callback: Any) -> None:
@@ -128,9 +128,10 @@ def check_hooks(callback: Any) -> None:
     for name in dir(callback):
         if not name.startswith("on_") or name in HOOKS or not callable(getattr(callback, name)):
             continue
-        near = get_close_matches(name, HOOKS, n=1, cutoff=0.9)
-        if name in _ELSEWHERE or near:
-            meant = _ELSEWHERE.get(name) or "".join(near)
+        ours = "_".join(_WORDS.get(word, word) for word in name.split("_"))
+        near = get_close_matches(ours, HOOKS, n=1, cutoff=0.9)
+        if ours in _ELSEWHERE or near:
+            meant = _ELSEWHERE.get(ours, "".join(near))
             hint = f"call it {meant}" if meant else "steps are submitted ahead of their results: use on_train_batch_end"
             refuse(ArgumentError, f"{type(callback).__name__}.{name} is not a hook, and nothing would call it", hint=hint)
 

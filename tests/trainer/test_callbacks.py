@@ -519,7 +519,11 @@ def test_the_progress_bar_can_be_left_out(capsys):
 
 def test_hooks_of_other_libraries_and_misspelt_ones_are_told():
     for name, hint in (("on_batch_end", "call it on_train_batch_end"), ("on_train_batch_begin", "submitted ahead"),
-                       ("on_epoch_ends", "call it on_epoch_end"), ("on_train_epoch_end", "call it on_epoch_end")):  # fmt: skip
+                       ("on_epoch_ends", "call it on_epoch_end"), ("on_train_epoch_end", "call it on_epoch_end"),
+                       ("on_epoch_start", "call it on_epoch_begin"), ("on_epoch_finish", "call it on_epoch_end"),
+                       ("on_validation_begin", "call it on_test_begin"), ("on_val_end", "call it on_validation_end"),
+                       ("on_train_start", "call it on_train_begin"), ("on_fit_end", "call it on_train_end"),
+                       ("on_train_batch_start", "submitted ahead")):  # fmt: skip
         made = type("Mine", (flow.callbacks.Callback,), {name: lambda self, *a: None})()
         with pytest.raises(ArgumentError, match=f"(?s)Mine.{name} is not a hook.*{hint}"):
             flow.Trainer(callbacks=made)

@@ -199,7 +199,11 @@ class ConfusionMatrix(_Classes):
         predicted, true, each = self._pairs(weights, arrays)
         for what, classes in (("target", true), ("prediction", predicted)):
             if classes.size and not (0 <= classes.min() and classes.max() < n):
-                refuse(ArgumentError, f"{type(self).__name__}: a {what} is outside [0, {n}): {classes.min()} .. {classes.max()}")
+                low, high, scores = int(classes.min()), int(classes.max()), preds.size // target.size
+                hint = f"num_classes={max(scores, high + 1)}"
+                if low < 0 or 1 < scores <= high:
+                    hint = f"ignore_index={low if low < 0 else high}, where that stands for no class"
+                refuse(ArgumentError, f"{type(self).__name__}: a {what} is outside [0, {n}): {low} .. {high}", hint=hint)
         self._add("matrix", np.bincount(true * n + predicted, each, n * n).reshape(n, n))
 
     def matrix(self) -> np.ndarray:

@@ -221,6 +221,8 @@ def test_names():
         (lambda: m.TopKAccuracy(k=0), ArgumentError, "k must be"),
         (lambda: m.ConfusionMatrix(1), ArgumentError, "num_classes must be"),
         (lambda: m.ConfusionMatrix(3).update([3], [0]), ArgumentError, "a prediction is outside"),
+        (lambda: m.F1Score().update(np.eye(3), [0, 1, 2]), ArgumentError, r"(?s)a target is outside.*try +num_classes=3"),
+        (lambda: m.F1Score(3).update(np.eye(3), [0, -1, 2]), ArgumentError, r"(?s)a target is outside.*try +ignore_index=-1"),
         (lambda: m.Precision(3, average="binary"), ArgumentError, "average must be"),
         (lambda: m.MeanSquaredError().update(np.zeros((2, 3)), np.zeros((2, 2))), ShapeError, "differ"),
         (lambda: m.Function(3), ArgumentError, "needs a function"),

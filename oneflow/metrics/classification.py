@@ -58,9 +58,21 @@ class _Classes(Metric):
         if scores is not None and scores.shape[-1] > 1:
             predicted = scores.argmax(-1).reshape(-1)
         else:
+            if not self.state:  # a later batch may look so by chance
+                self._refuse_one_hot(preds, target)
             flat = preds.reshape(-1)
             predicted = flat if flat.dtype.kind in "iub" else flat > self._threshold
         return self._kept(predicted.astype(np.int64), target, weights)
+
+    def _refuse_one_hot(self, preds: np.ndarray, target: np.ndarray) -> None:
+        """Refuses scores of several classes with one-hot targets, which would count as a yes or no for each class."""
+        if target.shape != preds.shape or preds.ndim != 2 or min(preds.shape) < 2 or preds.dtype.kind in "iub":
+            return
+        if ((target == 0) | (target == 1)).all() and (target.sum(1) == 1).all():
+            name = self.inputs[1]
+            rule = f"{type(self).__name__}: {name} {target.shape} are one-hot, and must be the numbers of classes"
+            hint = f"{name}.argmax(-1); where rows may have several classes, flatten both arrays: a yes or no each"
+            refuse(ShapeError, rule, hint=hint)
 
     def _kept(self, each: np.ndarray, target: np.ndarray, weights: np.ndarray | None) -> Any:
         flat = self._numbers_of(target)
@@ -76,6 +88,9 @@ class _Classes(Metric):
         if not holds_numbers(target):
             refuse(ArgumentError, f"{type(self).__name__}: {self.inputs[1]} must be the numbers of classes, got {target.dtype}",
                    hint="numpy.unique(names, return_inverse=True) numbers names")  # fmt: skip
+        if target.dtype.kind == "f" and not (np.isfinite(target) & (np.trunc(target) == target)).all():
+            refuse(ArgumentError, f"{type(self).__name__}: {self.inputs[1]} must be the numbers of classes, got fractions",
+                   hint="give integers, or round them")  # fmt: skip
         return target.reshape(-1).astype(np.int64)
 
     def _count(self, right: np.ndarray, weights: np.ndarray | None) -> None:

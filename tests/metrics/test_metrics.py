@@ -190,6 +190,21 @@ def test_scores_and_one_hot_targets_are_refused():
     for metric in (m.Precision(3), m.ConfusionMatrix(3), m.TopKAccuracy(k=2)):
         with pytest.raises(ShapeError, match="do not fit"):
             metric.update(logits, labels)
+    for metric in (m.Accuracy(), m.Accuracy("a", "b", threshold=0.0)):
+        with pytest.raises(ShapeError, match=rf"(?s){metric.inputs[1]} \(4, 3\) are one-hot.*try +{metric.inputs[1]}.argmax"):
+            metric.update(logits, labels)
+    with pytest.raises(ShapeError, match="are one-hot"):
+        m.F1Score().update(logits[:, :2], np.eye(2)[[0, 1, 1, 0]])
+
+
+def test_several_classes_in_a_row_are_a_yes_or_no_each():
+    several, metric = np.array([[1, 1, 0], [0, 0, 1]]), m.Accuracy()
+    metric.update(several * 0.9, several)
+    metric.update(np.eye(3)[[0, 1]], np.eye(3, dtype=int)[[0, 2]])  # one-hot by chance
+    assert metric.compute() == 10 / 12
+    flat = m.Accuracy()
+    flat.update(np.eye(3).reshape(-1), np.eye(3).reshape(-1))
+    assert flat.compute() == 1.0
 
 
 def test_other_arrays():
@@ -216,6 +231,8 @@ def test_names():
         (lambda: m.Accuracy().update(np.zeros((2, 3)), np.zeros((2, 2))), ShapeError, "do not fit"),
         (lambda: m.Accuracy().update([1], [1], weights=[1, 2]), ShapeError, "2 weights were given for 1 rows"),
         (lambda: m.Accuracy().update(np.eye(2), ["a", "b"]), ArgumentError, "labels must be the numbers of classes, got <U1"),
+        (lambda: m.Accuracy().update(np.eye(2), [0.0, 0.5]), ArgumentError, "numbers of classes, got fractions"),
+        (lambda: m.ConfusionMatrix(2).update(np.eye(2), [0.0, math.nan]), ArgumentError, "numbers of classes, got fractions"),
         (lambda: m.TopKAccuracy(k=2).update(np.eye(2), ["a", "b"]), ArgumentError, "labels must be the numbers of classes"),
         (lambda: m.TopKAccuracy(k=5).update(np.zeros((2, 3)), [0, 1]), ShapeError, "do not fit"),
         (lambda: m.TopKAccuracy(k=0), ArgumentError, "k must be"),

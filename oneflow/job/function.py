@@ -15,7 +15,7 @@ from .. import _signature as tp
 from .._base.frames import show_users_frames, shows_user_frames
 from .._base.generation import V0_3, Generation
 from .._base.log import announced
-from .._base.refuse import refuse, shown
+from .._base.refuse import closest, refuse, shown
 from .._base.source import Source, of_function
 from .._signature.parameters import spell
 from .._variables.initializers import from_conf as initializer_from_conf
@@ -66,6 +66,7 @@ _HELP = (
     "Call it with arrays. submit() does not wait; summary(), plan(), profile(), throughput() and find_nonfinite() look inside; "
     "learning_rate is that of the next step."
 )
+_OWN = frozenset({"name", "train", "config", "source"})  # attributes of each job
 P = ParamSpec("P")
 V = TypeVar("V")
 R_co = TypeVar("R_co", covariant=True)
@@ -133,6 +134,15 @@ class JobFunction(Prepared, Generic[P, R_co]):
         return sorted(
             {*super().__dir__()} - {"close", "declaration", "derived", "failure", "invalidate", "session", "take_unseen_error"}
         )
+
+    if not TYPE_CHECKING:  # checkers would take any name
+
+        @shows_user_frames
+        def __setattr__(self, name: str, value: Any) -> None:
+            is_new = name[:1] != "_" and name not in _OWN and not hasattr(type(self), name)
+            if is_new and (name == "lr" or closest(name, ("learning_rate",))):
+                refuse(ArgumentError, f"job {self.name!r} has no attribute {name!r} to set", hint="learning_rate = ...")
+            super().__setattr__(name, value)
 
     def _check_settings(self) -> None:
         """Settings that are nested dicts are checked now, so that a mistake is not met calls later."""

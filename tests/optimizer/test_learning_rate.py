@@ -56,6 +56,15 @@ def test_numbers_that_are_no_rates(wrong):
     assert job.learning_rate == np.float32(0.1)
 
 
+@pytest.mark.parametrize("name", ["learning_rat", "learningRate", "lr", "rate"])
+def test_a_misspelt_name_is_not_set(name):
+    job = train_job(sgd(0.1))
+    with pytest.raises(ArgumentError, match=rf"(?s)job 'train' has no attribute '{name}' to set.*try +learning_rate = "):
+        setattr(job, name, 1.0)
+    job.note = "a note"  # as on a function
+    assert job.note == "a note" and not hasattr(job, name)
+
+
 def test_setting_it_compiles_nothing(monkeypatch):
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(

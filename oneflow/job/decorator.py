@@ -153,6 +153,9 @@ def declare(type: Any, function_config: Any, generation: Generation) -> JobDecor
 
 
 def _want_function(function: Any) -> None:
+    if isinstance(function, JobFunction):
+        refuse(ArgumentError, f"{function.name!r} is a job already",
+               hint="declare two jobs, each with a function of its own; both may call a third one")  # fmt: skip
     try:
         inspect.signature(function)
         named = isinstance(function.__name__, str) and not inspect.isclass(function)

@@ -340,6 +340,9 @@ def test_declaring_wrongly():
         def unannotated(x):
             return x
 
+    job = flow.global_function()(nested)
+    with pytest.raises(errors.ArgumentError, match="(?s)'nested' is a job already.*try +declare two jobs"):
+        flow.global_function("train")(job)
     with pytest.raises(
         errors.ArgumentError, match=r"flow.function needs parentheses.*\n.*\n  try        write @flow.function\(\)"
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 import pydoc
 import sys
 import traceback
@@ -316,6 +317,16 @@ def test_redefining_a_job_with_another_width():
 
     assert declare(4)(X).shape == (2, 4)
     assert declare(5)(X).shape == (2, 5)
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_jobs_are_neither_copied_nor_pickled(make):
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return x
+
+    with pytest.raises(TypeError, match="(?s)job 'job' can be neither copied nor pickled.*your line.*try +declare it there"):
+        make(job)
 
 
 def test_declaring_wrongly():

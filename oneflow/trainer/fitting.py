@@ -205,7 +205,9 @@ class Fit:
         process.delivery.raise_error()
         if is_whole and self.step == started and not before:
             job, taken = self.jobs[0], f"; {self.batch} were shorter than its batch size" if self.batch else ""
-            refuse(ArgumentError, f"the training data gave no batch that job {job.name!r} could take{taken}", source=job.source)
+            rule = f"the training data gave no batch in epoch {self.epoch} that job {job.name!r} could take{taken}"
+            refuse(ArgumentError, rule, hint="give a function that returns a new iterator for each epoch" if self.epoch else "",
+                   source=job.source)  # fmt: skip
         if is_whole or (self._is_over() and not self._is_stopped()):
             self._end_epoch(is_whole)
 

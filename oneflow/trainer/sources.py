@@ -87,8 +87,8 @@ class Passes(Source):
         made = data() if callable(data) and not hasattr(data, "__iter__") else data
         self._iterator = iterator = iter(made)
         if iterator is data and self._made_any:
-            refuse(ArgumentError, f"the data ({type(data).__name__}) can be read once, and a second pass was to begin",
-                   hint="give something that can be iterated again, or the function that makes the iterator")  # fmt: skip
+            refuse(ArgumentError, f"the data ({type(data).__name__}) can be read once, and epoch {epoch} was to begin",
+                   hint="give something that can be iterated again, or a function that returns a new iterator")  # fmt: skip
         self._made_any = True
         if restored is not None and "iterator" in restored and hasattr(iterator, "set_state"):
             iterator.set_state(restored["iterator"])

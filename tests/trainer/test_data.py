@@ -260,5 +260,9 @@ def test_data_that_do_not_fit(data, error, text):
 
 def test_an_iterator_serves_one_epoch():
     quiet(max_epochs=1).fit(jobs.train_job(), iter([(X[:10], Y[:10])]))
-    with pytest.raises(ArgumentError, match="can be read once, and a second pass"):
+    text = "(?s)can be read once, and epoch 1 was to begin.*try .*a function that returns a new iterator"
+    with pytest.raises(ArgumentError, match=text):
         quiet(max_epochs=2).fit(jobs.train_job(), iter([(X[:10], Y[:10])]))
+    left = iter([(X[:10], Y[:10])])
+    with pytest.raises(ArgumentError, match="(?s)gave no batch in epoch 1 that job 'train' could take.*try +give a function"):
+        quiet(max_epochs=2).fit(jobs.train_job(), lambda: left)

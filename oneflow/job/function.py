@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from .. import _signature as tp
 from .._base.frames import show_users_frames, shows_user_frames
@@ -130,9 +130,14 @@ class JobFunction(Prepared, Generic[P, R_co]):
             declaration=made,
         )
 
+    def __copy__(self) -> Self:
+        made = type(self).__new__(type(self))
+        vars(made).update(vars(self))
+        return made
+
     @shows_user_frames
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        refuse(ArgumentError, f"job {self.name!r} can be neither copied nor pickled: it belongs to its session and process",
+        refuse(ArgumentError, f"job {self.name!r} can be neither deep-copied nor pickled: it belongs to its session and process",
                hint="declare it there, by a function that returns it; flow.checkpoint.save keeps its variables")  # fmt: skip
 
     def __dir__(self) -> list[str]:

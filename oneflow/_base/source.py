@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dis
 import functools
 import linecache
@@ -15,7 +16,7 @@ from types import FrameType, TracebackType
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _NAME = __name__.partition(".")[0]
 # like those of frozen modules, their frames are between the user's line and the library
-_BETWEEN = {contextlib.__file__, functools.__file__}
+_BETWEEN = {contextlib.__file__, copy.__file__, functools.__file__}
 _CALLED_BY_BOTH = sys.stdlib_module_names | {"jax", "jaxlib", "numpy"}  # their frames belong to whoever called them
 
 

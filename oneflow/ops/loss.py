@@ -27,19 +27,19 @@ def widen(x: Array) -> Array:
 # --- classification
 
 
-def _log_normalizer(x: Array) -> tuple[Array, Array]:
-    """log(sum(exp(x))) along the last axis, which stays with size 1, as two addends: rounded, their sum may lack all digits.
+def _log_normalizer(x: Array, axis: int) -> tuple[Array, Array]:
+    """log(sum(exp(x))) along an axis, which stays with size 1, as two addends: rounded, their sum may lack all digits.
 
     Returns: the greatest number, and the logarithm of what is left when it is subtracted from all.
     """
-    last = (x.ndim - 1,)
-    top = lax.stop_gradient(lax.expand_dims(lax.reduce_max(x, last), last))
-    total = lax.reduce_sum(lax.exp(lax.sub(x, broadcast_to(top, x.shape))), last)
-    return top, lax.expand_dims(lax.log(total), last)
+    top = lax.stop_gradient(lax.expand_dims(lax.reduce_max(x, (axis,)), (axis,)))
+    total = lax.reduce_sum(lax.exp(lax.sub(x, broadcast_to(top, x.shape))), (axis,))
+    return top, lax.expand_dims(lax.log(total), (axis,))
 
 
-def _log_softmax(x: Array) -> Array:
-    top, rest = _log_normalizer(x)
+def log_softmax_of(x: Array, axis: int) -> Array:
+    """x - log(sum(exp(x))), the maximum subtracted first."""
+    top, rest = _log_normalizer(x, axis)
     return lax.sub(lax.sub(x, broadcast_to(top, x.shape)), broadcast_to(rest, x.shape))
 
 
@@ -70,7 +70,7 @@ def _sparse_softmax_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[No
     labels, logits = inputs
     x = widen(logits)
     hit = _at_label(labels, x)
-    softmax = lax.exp(_log_softmax(x))
+    softmax = lax.exp(log_softmax_of(x, x.ndim - 1))
     dy = widen(cotangents[0])
     dy = where_else_zero(_known(labels, x), dy)
     dx = lax.mul(lax.sub(softmax, lax.convert_element_type(hit, x.dtype)), broadcast_to(lax.expand_dims(dy, (dy.ndim,)), x.shape))
@@ -89,7 +89,7 @@ def _sparse_softmax_cross_entropy(labels: Array, logits: Array) -> Array:
     x, labels = widen(logits), _wide(labels)
     index = lax.reshape(lax.clamp(like(0, labels), labels, like(max(x.shape[-1] - 1, 0), labels)), (*x.shape[:-1], 1))
     at_label = jnp.take_along_axis(x, index, axis=-1, mode="promise_in_bounds")
-    top, rest = _log_normalizer(x)
+    top, rest = _log_normalizer(x, x.ndim - 1)
     loss = lax.squeeze(lax.sub(rest, lax.sub(at_label, top)), (x.ndim - 1,))
     known = _known(labels, x)
     loss = lax.min(select(known, loss, like(_LARGEST, x)), full(_LARGEST, loss))
@@ -177,7 +177,7 @@ def sparse_cross_entropy(labels: Blob, prediction: Blob, name: str | None = None
 def _softmax_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[None, Array]:
     labels, logits = inputs
     x, z = widen(logits), widen(labels)
-    softmax = lax.exp(_log_softmax(x))
+    softmax = lax.exp(log_softmax_of(x, x.ndim - 1))
     dy = broadcast_to(lax.expand_dims(widen(cotangents[0]), (x.ndim - 1,)), x.shape)
     return None, lax.convert_element_type(lax.mul(lax.sub(softmax, z), dy), logits.dtype)
 
@@ -185,7 +185,7 @@ def _softmax_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[None, Arr
 @op("softmax_cross_entropy", grad=_softmax_grad, nondifferentiable=(0,))
 def _softmax_cross_entropy(labels: Array, logits: Array) -> Array:
     x = widen(logits)
-    minus_log = lax.min(lax.neg(_log_softmax(x)), full(_LARGEST, x))
+    minus_log = lax.min(lax.neg(log_softmax_of(x, x.ndim - 1)), full(_LARGEST, x))
     loss = lax.reduce_sum(lax.mul(widen(labels), minus_log), (x.ndim - 1,))
     return lax.convert_element_type(loss, logits.dtype)
 

@@ -13,7 +13,7 @@ from ..graph.node import Blob
 from ..graph.op import AttentionStep
 from ._arrays import Array, broadcast_to, full, label, like, select, where_else_zero
 from ._emit import as_is, emit, emit_many, fail, op, want
-from .loss import widen
+from .loss import log_softmax_of, widen
 
 # --- activations
 
@@ -246,10 +246,7 @@ def _logsoftmax_grad(inputs: Any, outputs: Any, cotangents: Any, *, axis: int) -
 
 @op("logsoftmax", grad=_logsoftmax_grad)
 def _logsoftmax(x: Array, *, axis: int) -> Array:
-    wide = widen(x)
-    shifted = lax.sub(wide, _along(lax.reduce_max(wide, (axis,)), x, axis))
-    total = lax.log(lax.reduce_sum(lax.exp(shifted), (axis,)))
-    return lax.convert_element_type(lax.sub(shifted, _along(total, x, axis)), x.dtype)
+    return lax.convert_element_type(log_softmax_of(widen(x), axis), x.dtype)
 
 
 @op("softmax_grad")

@@ -47,9 +47,9 @@ def found(path: str) -> str | None:
     return path if hidden.restore(path) and os.path.isfile(os.path.join(path, DONE)) else None
 
 
-def is_unfinished(path: str) -> bool:
-    """Whether something is there that is no finished checkpoint."""
-    return found(path) is None and os.path.isdir(path) and bool(os.listdir(path))
+def has_files(path: str) -> bool:
+    """Whether a directory is there that is not empty."""
+    return os.path.isdir(path) and bool(os.listdir(path))
 
 
 def load(path: str) -> dict[str, Any] | None:

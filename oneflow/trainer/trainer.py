@@ -309,12 +309,13 @@ class Trainer(Settings):
             refuse(ArgumentError, 'ckpt_path="last" needs a callback that saves it',
                    hint="flow.Trainer(callbacks=[flow.callbacks.ModelCheckpoint(save_last=True)])")  # fmt: skip
         path = saving[0].last_path
-        if checkpoints.is_unfinished(path):
+        found = checkpoints.found(path)
+        if found is None and checkpoints.has_files(path):
             rule = f"{path!r} is passed over: it is not a finished checkpoint, for it has no file {checkpoints.DONE!r}"
             warn(
                 CheckpointWarning, f"{rule}\n  try        copy it again, or ckpt_path= of another one; the next save replaces it"
             )
-        return checkpoints.found(path)
+        return found
 
     def _load(self, ckpt_path: Any) -> None:
         path = self._checkpoint(ckpt_path, best=True)

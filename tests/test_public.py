@@ -19,7 +19,7 @@ import pytest
 
 import oneflow as flow
 from oneflow._base.elsewhere import ELSEWHERE
-from oneflow._base.public import suggestions
+from oneflow._base.public_names import suggestions
 
 LIST = Path(__file__).parent / "reference" / "public.txt"
 # Paths that programs import from, and which ``import oneflow`` leaves alone.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-from .public import public_modules, public_names
+from .public_names import public_modules, public_names
 from .refuse import closest
 
 _UNKNOWN = re.compile(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'$")
@@ -29,22 +29,44 @@ def explain_arguments(error: BaseException) -> None:
 
     For an unknown keyword: the one that was meant, or all there are. For too few or too many arguments: how it is called.
     """
-    if type(error) is not TypeError or getattr(error, "__notes__", None):
-        return
-    unknown = _UNKNOWN.match(str(error))
-    found = unknown or _MISCALLED.match(str(error))
+    found = _miscalled(error)
+    if found is not None:
+        path, function = _called(found.removesuffix(".__init__"), error.__traceback__)
+        if function is not None:
+            _explain(error, path, function)
+
+
+def explain_call(error: BaseException, function: Callable[..., Any], constructed: object = None) -> None:
+    """The same where the function is known. That of ``constructed``, an object, is its constructor, which may be inherited."""
+    found = _miscalled(error)
     if found is None:
         return
-    path, function = _called(found[1].removesuffix(".__init__"), error.__traceback__)
-    if function is None:
-        return
+    if constructed is not None:
+        made = type(constructed)
+        error.args = (str(error).replace(found, f"{made.__name__}.__init__", 1),)
+        function = made
+    paths = [path for path, each in _functions() if inspect.unwrap(each) is function]
+    paths.sort(key=lambda path: path.rpartition(".")[2] != function.__name__)  # aliases last
+    _explain(error, paths[0] if paths else function.__name__, function)
+
+
+def _miscalled(error: BaseException) -> str | None:
+    """The name in Python's error for wrong arguments; None for other errors, and for those that are explained."""
+    if type(error) is not TypeError or getattr(error, "__notes__", None):
+        return None
+    found = _UNKNOWN.match(str(error)) or _MISCALLED.match(str(error))
+    return None if found is None else found[1]
+
+
+def _explain(error: BaseException, path: str, function: Callable[..., Any]) -> None:
+    unknown = _UNKNOWN.match(str(error))
     if unknown is not None:
         _explain_keyword(error, unknown[2], path, function)
     elif (form := _form(function)) is not None:
         error.add_note(f"  its form   {path}{form}")
 
 
-def _explain_keyword(error: TypeError, keyword: str, path: str, function: Callable[..., Any]) -> None:
+def _explain_keyword(error: BaseException, keyword: str, path: str, function: Callable[..., Any]) -> None:
     known = _keywords(function)
     near = [k for k in known if keyword in _ELSEWHERE.get(k, "").split()]
     tried = [f"{k}=..." for k in near or closest(keyword, known, count=1)]
@@ -103,6 +125,8 @@ def _form(function: Callable[..., Any]) -> str | None:
 def _kin(path: str) -> Iterator[tuple[str, Any]]:
     """What else the module has whose name contains that of the function: AdamW is kin to Adam."""
     module, _, name = path.rpartition(".")
+    if not module:  # a class of the program's
+        return
     space = sys.modules["oneflow" + module.removeprefix("flow")]
     for other in public_names(space):
         if name != other and name in other:

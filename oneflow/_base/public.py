@@ -1,38 +1,20 @@
-"""Public modules: the names that ``dir`` lists, and an AttributeError that says where a missing name is.
-
-A missing name is searched for under other spellings and in the other public modules, then in a table of the names that
-PyTorch, Keras, JAX and later releases of OneFlow have for the same thing.
-"""
+"""Public modules: ``dir`` lists their public names, missing names are suggested, constructors' errors show the user's frames."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
-import sys
 from collections.abc import Iterable
 from functools import partial
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
-from .elsewhere import ELSEWHERE
-from .refuse import closest, plain_spelling
-
-
-def public_names(module: ModuleType) -> list[str]:
-    """The public names of a module: its ``__all__``, or all names without an underscore."""
-    listed = vars(module).get("__all__")
-    names = {n for n in vars(module) if not n.startswith("_") and n != "annotations"} if listed is None else set(listed)
-    on_demand = vars(module).get("_on_demand", {})
-    return sorted(on_demand.keys() | {n for n in names if not _is_internal(vars(module).get(n))})
-
-
-def _is_internal(value: Any) -> bool:
-    return isinstance(value, ModuleType) and "_public_names" not in vars(value)
+from .frames import constructor_shows_user_frames, show_users_frames
+from .public_names import missing, place, public_names
 
 
 def install(modules: Iterable[ModuleType]) -> None:
-    """Makes modules public: adds ``__dir__`` and ``__getattr__``.
+    """Makes modules public: adds ``__dir__`` and ``__getattr__``, and lets errors of constructors show the user's frames alone.
 
     A module may list names that are imported when they are first used, as ``_on_demand = {name: "module:name"}``, or ``"module"``
     where the name is that of a module; dots stand for what they do in an import statement there. ``from module import *`` brings
@@ -44,12 +26,13 @@ def install(modules: Iterable[ModuleType]) -> None:
     for module in modules:
         module.__dict__.setdefault("__dir__", partial(_listed, module))
         module.__dict__.setdefault("__getattr__", partial(_found, module))
+        for value in vars(module).values():
+            _tidied(value)
 
 
-def public_modules(root: str) -> list[ModuleType]:
-    """The public modules of the package ``root`` that have been imported, but for those of ``compatible``, which repeat names."""
-    everything = [(n, m) for n, m in list(sys.modules.items()) if not n.startswith(f"{root}.compatible.")]
-    return [m for n, m in everything if n.partition(".")[0] == root and "_public_names" in vars(m)]
+def _tidied(value: Any) -> None:
+    if isinstance(value, type):
+        constructor_shows_user_frames(value)
 
 
 def _listed(module: ModuleType) -> list[str]:
@@ -57,70 +40,21 @@ def _listed(module: ModuleType) -> list[str]:
     return sorted([*public_names(module), *dunder])
 
 
-def _place(module: ModuleType, name: str) -> tuple[str, str]:
-    """The module that a name is imported from at its first use, and its name there. "" for none, and for the module itself."""
-    path, _, attribute = vars(module).get("_on_demand", {}).get(name, "").partition(":")
-    return path, attribute
-
-
 def _found(module: ModuleType, name: str) -> Any:
     own = vars(module)
     if name == "__all__" and "_on_demand" in own:  # "from module import *" asks for it, and takes what vars(module) has otherwise
         return [n for n in {**own, **own["_on_demand"]} if not n.startswith("_") and n not in own.get("_apart", {})]
-    path, attribute = _place(module, name)
+    path, attribute = place(module, name)
     if not path:
         if "." in module.__name__ and "__path__" in own and not name.startswith("_"):  # one of a package's modules
             with contextlib.suppress(ModuleNotFoundError):
                 return importlib.import_module(f".{name}", module.__name__)
-        missing(module.__name__, name)
+        try:
+            missing(module.__name__, name)
+        except AttributeError as error:
+            show_users_frames(error)
+            raise
     value = importlib.import_module(path, own["__package__"])
     own[name] = value = getattr(value, attribute) if attribute else value
+    _tidied(value)
     return value
-
-
-def _identity(module: ModuleType, name: str) -> int | str:
-    """The same for every name of one value. A name that was not used yet is not imported: its place stands for the value."""
-    path, attribute = _place(module, name)
-    if name in vars(module) or not path:
-        return id(vars(module).get(name, name))
-    place = importlib.util.resolve_name(path, vars(module)["__package__"])
-    if place not in sys.modules:
-        return f"{place}:{attribute}"
-    return id(getattr(sys.modules[place], attribute, None) if attribute else sys.modules[place])
-
-
-def missing(module: str, name: str) -> NoReturn:
-    """Raises the AttributeError for a name that a public module does not have."""
-    if name.startswith("_"):
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    near = suggestions(module, name)
-    why = f"did you mean {', '.join(near)}?" if near else ""
-    raise AttributeError(f"module {module!r} has no attribute {name!r}" + (f"; {why}" if why else ""), name=name)
-
-
-def suggestions(module: str, name: str) -> list[str]:
-    """Expressions that begin with ``flow``, which the author of ``module.name`` may have meant."""
-    root = module.partition(".")[0]
-    prefix = "flow" + module.removeprefix(root) + "."
-    spaces = public_modules(root)
-    # its own module first, then shorter paths
-    spaces.sort(key=lambda m: (m.__name__ != module, m.__name__.count("."), m.__name__))
-    everywhere: dict[str, list[str]] = {}
-    # flow.profiler has no Profile, and is not what is meant either
-    values: set[int | str] = {id(m) for m in spaces if m.__name__ == module}
-    for space in dict.fromkeys(spaces):
-        for n in public_names(space):
-            value = _identity(space, n)
-            if value not in values or space.__name__ == module:  # each value under its first name only
-                values.add(value)
-                everywhere.setdefault(plain_spelling(n), []).append("flow" + space.__name__.removeprefix(root) + "." + n)
-    plain = plain_spelling(name)
-    found = everywhere.get(plain, [])
-    if plain in ELSEWHERE and not (found and found[0].startswith(prefix)):
-        known = ELSEWHERE[plain]
-        if not (name[0].isupper() and known.startswith("flow.math.")):  # everywhere functions: typing.Any is not meant as any()
-            found = [known, *found]
-    if found:
-        return list(dict.fromkeys(found))
-    own = [n for space in spaces if space.__name__ == module for n in public_names(space)]
-    return [prefix + n for n in closest(name, own)] or [p for n in closest(name, everywhere) for p in everywhere[n]][:5]

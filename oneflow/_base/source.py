@@ -50,11 +50,17 @@ def is_library(filename: str) -> bool:
     return filename.startswith(_PACKAGE)
 
 
-def _is_library_frame(frame: FrameType) -> bool:
+def is_library_frame(frame: FrameType) -> bool:
+    """Whether a frame is this package's, or of what stands between that and the user's code."""
     filename = frame.f_code.co_filename
     if filename == "<string>":  # generated code: a dataclass's __init__ is ours, `python -c` is the user's
         return _package(frame) == _NAME
     return is_library(filename) or filename in _BETWEEN or filename.startswith("<frozen ")
+
+
+def is_library_module(name: str) -> bool:
+    """Whether a module is part of this package."""
+    return name.partition(".")[0] == _NAME
 
 
 def _package(frame: FrameType) -> str:
@@ -64,7 +70,7 @@ def _package(frame: FrameType) -> str:
 def caller() -> Source:
     """The innermost frame outside this package."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and _is_library_frame(frame):
+    while frame.f_back is not None and is_library_frame(frame):
         frame = frame.f_back
     return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
@@ -94,13 +100,13 @@ def is_accident(error: BaseException) -> bool:
         return False
     innermost = entries[-1][0]
     code = innermost.tb_frame.f_code
-    is_raised = _is_library_frame(innermost.tb_frame) and code.co_code[innermost.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    is_raised = is_library_frame(innermost.tb_frame) and code.co_code[innermost.tb_lasti] == dis.opmap["RAISE_VARARGS"]
     return not is_raised or type(error) is AssertionError  # `assert` is the same instruction
 
 
 def begins_in_library(traceback: TracebackType | None) -> bool:
     """Whether the outermost frame is this package's: that of the code that has caught the error."""
-    return traceback is not None and _is_library_frame(traceback.tb_frame)
+    return traceback is not None and is_library_frame(traceback.tb_frame)
 
 
 def _owned(traceback: TracebackType | None) -> Iterator[tuple[TracebackType, bool]]:
@@ -108,7 +114,7 @@ def _owned(traceback: TracebackType | None) -> Iterator[tuple[TracebackType, boo
     is_ours = False
     while traceback is not None:
         frame = traceback.tb_frame
-        if _is_library_frame(frame):
+        if is_library_frame(frame):
             is_ours = True
         elif _package(frame) not in _CALLED_BY_BOTH:
             is_ours = False

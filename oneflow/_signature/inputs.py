@@ -12,6 +12,7 @@ import numpy as np
 from .._base import dtype as dtypes
 from .._base.dist import Distribute, assert_is_valid_distribute, auto
 from .._base.dtype import dtype as Dtype
+from .._base.frames import shows_user_frames
 from .._base.refuse import refuse, shown
 from .._base.source import Source, caller
 from ..errors import ArgumentError, ModeError
@@ -119,6 +120,7 @@ class Numpy(ArrayKind):
     __module__ = "oneflow.typing"
 
     @staticmethod
+    @shows_user_frames
     def Placeholder(
         shape: Sequence[int], dtype: Dtype = dtypes.float32, batch_axis: int | None = 0, name: str | None = None
     ) -> Any:
@@ -144,6 +146,7 @@ class ListNumpy(ArrayKind):
     __module__ = "oneflow.typing"
 
     @staticmethod
+    @shows_user_frames
     def Placeholder(shape: Sequence[int], dtype: Dtype = dtypes.float32, batch_axis: int = 0, name: str | None = None) -> Any:
         """An annotation for a parameter that is fed with one ndarray per device, of this rank and at most this many elements.
 
@@ -159,6 +162,7 @@ class ListListNumpy(ArrayKind):
     __module__ = "oneflow.typing"
 
     @staticmethod
+    @shows_user_frames
     def Placeholder(shape: Sequence[int], dtype: Dtype = dtypes.float32, batch_axis: int = 0, name: str | None = None) -> Any:
         """An annotation for a parameter that is fed with lists of ndarrays, one list per device, together at most this large.
 

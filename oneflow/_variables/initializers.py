@@ -15,6 +15,7 @@ import numpy as np
 from .._base import check
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
+from .._base.frames import shows_user_frames
 from .._base.refuse import closest, refuse, shown
 from .._base.threads import end_if_abandoned
 from ..errors import ArgumentError
@@ -226,6 +227,7 @@ class _NotAnElementType(ArgumentError, NotImplementedError):
     """OneFlow raised NotImplementedError for a dtype without an initializer."""
 
 
+@shows_user_frames
 def constant_initializer(value: float = 0, dtype: dtype = dtypes.float32) -> Constant:
     """One value everywhere.
 
@@ -243,6 +245,7 @@ def constant_initializer(value: float = 0, dtype: dtype = dtypes.float32) -> Con
     return Constant(int(number))
 
 
+@shows_user_frames
 def zeros_initializer(dtype: dtype = dtypes.float32) -> Constant:
     """0 everywhere.
 
@@ -251,6 +254,7 @@ def zeros_initializer(dtype: dtype = dtypes.float32) -> Constant:
     return constant_initializer(0.0, dtype)
 
 
+@shows_user_frames
 def ones_initializer(dtype: dtype = dtypes.float32) -> Constant:
     """1 everywhere.
 
@@ -259,6 +263,7 @@ def ones_initializer(dtype: dtype = dtypes.float32) -> Constant:
     return constant_initializer(1.0, dtype)
 
 
+@shows_user_frames
 def empty_initializer(dtype: dtype = dtypes.float32) -> Empty:
     """No particular value, for variables that are loaded before they are read; they start as zeros.
 
@@ -268,6 +273,7 @@ def empty_initializer(dtype: dtype = dtypes.float32) -> Empty:
     return Empty()
 
 
+@shows_user_frames
 def random_uniform_initializer(
     minval: float = 0, maxval: float = 1, dtype: dtype = dtypes.float32
 ) -> RandomUniform | RandomInteger:
@@ -294,6 +300,7 @@ def random_uniform_initializer(
     return RandomUniform(float(low), float(high))
 
 
+@shows_user_frames
 def random_normal_initializer(
     mean: float = 0.0, stddev: float = 1.0, seed: int | None = None, dtype: dtype | None = None
 ) -> RandomNormal:
@@ -312,6 +319,7 @@ def random_normal_initializer(
     return RandomNormal(float(_number(function, "mean", mean)), float(_number(function, "stddev", stddev, at_least=0)))
 
 
+@shows_user_frames
 def truncated_normal_initializer(mean: float = 0.0, stddev: float = 1.0) -> TruncatedNormal:
     """Normal values, redrawn until they are less than two standard deviations from the mean.
 
@@ -326,6 +334,7 @@ def truncated_normal_initializer(mean: float = 0.0, stddev: float = 1.0) -> Trun
     return TruncatedNormal(float(_number(function, "mean", mean)), float(_number(function, "stddev", stddev, at_least=0)))
 
 
+@shows_user_frames
 def truncated_normal(stddev: float = 1.0) -> TruncatedNormal:
     """``truncated_normal_initializer`` with mean 0.
 
@@ -338,6 +347,7 @@ _MODES = ("fan_in", "fan_out", "fan_avg")
 _DISTRIBUTIONS = ("truncated_normal", "random_normal", "random_uniform")
 
 
+@shows_user_frames
 def variance_scaling_initializer(
     scale: float = 1.0, mode: str = "fan_in", distribution: str = "truncated_normal", data_format: str = ""
 ) -> VarianceScaling:
@@ -364,6 +374,7 @@ def variance_scaling_initializer(
     )
 
 
+@shows_user_frames
 def glorot_uniform_initializer(data_format: str = "") -> VarianceScaling:
     """Uniform on +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010).
 
@@ -374,6 +385,7 @@ def glorot_uniform_initializer(data_format: str = "") -> VarianceScaling:
     )
 
 
+@shows_user_frames
 def glorot_normal_initializer(data_format: str = "") -> VarianceScaling:
     """Normal, not truncated, of variance 2 / (fan_in + fan_out) (Glorot and Bengio, 2010).
 
@@ -388,6 +400,7 @@ xavier_uniform_initializer = glorot_uniform_initializer
 xavier_normal_initializer = glorot_normal_initializer
 
 
+@shows_user_frames
 def kaiming_initializer(
     shape: tuple[int, ...],
     distribution: str = "random_normal",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._base import check
+from .._base.frames import shows_user_frames
 from .._base.jax import jnp
 from .._base.refuse import refuse
 from ..errors import ArgumentError
@@ -37,6 +38,7 @@ def _factor(function: str, argument: str, value: Any) -> float:
     return found
 
 
+@shows_user_frames
 def l1(l: float = 0.01) -> L1L2:  # noqa: E741 - OneFlow's name
     """Adds l * sign(w) to the gradient of w.
 
@@ -48,6 +50,7 @@ def l1(l: float = 0.01) -> L1L2:  # noqa: E741 - OneFlow's name
     return L1L2(_factor("l1", "l", l), 0.0)
 
 
+@shows_user_frames
 def l2(l: float = 0.01) -> L1L2:  # noqa: E741 - OneFlow's name
     """Adds l * w to the gradient of w: the penalty l / 2 * sum(w**2).
 
@@ -59,6 +62,7 @@ def l2(l: float = 0.01) -> L1L2:  # noqa: E741 - OneFlow's name
     return L1L2(0.0, _factor("l2", "l", l))
 
 
+@shows_user_frames
 def l1_l2(l1: float = 0.01, l2: float = 0.01) -> L1L2:
     """Adds l1 * sign(w) + l2 * w to the gradient of w.
 

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from .._base import check
+from .._base.frames import shows_user_frames
 from .._base.refuse import shown
 from ..compiler.analysis import STEP_PREFIX
 from ..errors import ArgumentError, ModeError
@@ -136,6 +137,7 @@ class Preemption:
             sys.exit(self._exit_status)
 
 
+@shows_user_frames
 def save_on_preemption(
     target: Target,
     signals: Iterable[int] | None = None,

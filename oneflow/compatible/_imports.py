@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from .._base.elsewhere import EAGER
-from .._base.public import missing, public_names
+from .._base.public_names import missing, public_names
 
 _ROOT = __name__.partition(".")[0]
 _ALIAS = f"{__package__}.single_client"

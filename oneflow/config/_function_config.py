@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from .._base.frames import shows_user_frames
 from .._base.refuse import closest, refuse, shown
 from ..errors import ArgumentError, ConfigError
 from ._function_options import FUNCTION_OPTIONS
@@ -52,6 +53,7 @@ class FunctionSetter(Setter):
     def _now(self) -> Any:
         return self._config.get(self.option.name)
 
+    @shows_user_frames
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         value = self.option.check(self.option.argument_of(args, kwargs, self.spelling), self.spelling)
         if self.option.name == "tensorrt.int8_calibration" and not self._config.get("tensorrt.use_int8"):
@@ -73,10 +75,12 @@ class _Group:
         object.__setattr__(self, "_config", config)
         object.__setattr__(self, "_name", name)
 
+    @shows_user_frames
     def __getattr__(self, name: str) -> FunctionSetter:
         spelling = f"{self._name}.{name}"
         return FunctionSetter(self._config, spelling) if spelling in _BY_SPELLING else _unknown(spelling)
 
+    @shows_user_frames
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         _no_assignment(f"{self._name}.{name}")
 
@@ -178,6 +182,7 @@ class FunctionConfig(FunctionSettings):
 
     if not TYPE_CHECKING:
 
+        @shows_user_frames
         def __getattr__(self, name: str) -> Any:
             if name in _GROUPS:
                 return _Group(self, name)
@@ -185,6 +190,7 @@ class FunctionConfig(FunctionSettings):
                 return _MemoryList(self, name)
             return FunctionSetter(self, name) if name in _BY_SPELLING else _unknown(name)
 
+    @shows_user_frames
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "job_type":
             _no_assignment(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from .._base.frames import shows_user_frames
 from .._base.refuse import refuse
 from ..errors import ModeError
 from ..graph.graph import current_or_none
@@ -102,6 +103,7 @@ class SettingsSetter(Setter, Generic[T]):
 
     else:
 
+        @shows_user_frames
         def __call__(self, *args: Any, **kwargs: Any) -> bool | None:
             return self._set(self.option.argument_of(args, kwargs, self.spelling))
 

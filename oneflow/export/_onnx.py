@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from .._base.frames import shows_user_frames
 from ._job import DynamicAxes
 
 
+@shows_user_frames
 def onnx(
     job: Any,
     path: str | os.PathLike[str],

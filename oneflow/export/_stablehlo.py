@@ -20,6 +20,7 @@ from .._base.arrays import fitted
 from .._base.dtype import from_numpy
 from .._base.extras import need
 from .._base.files import read_regular
+from .._base.frames import shows_user_frames
 from .._base.jax import jax
 from .._base.refuse import refuse, shown
 from .._base.whole_files import replacing
@@ -35,6 +36,7 @@ from ._job import DynamicAxes, ExportedJob, exported_job, is_wide, mapped
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
+@shows_user_frames
 def stablehlo(
     job: Any,
     path: str | os.PathLike[str],
@@ -193,6 +195,7 @@ class ExportedFunction:
         """Makes ``compile`` compile ``made(sizes)``, a ``Specialised`` of the module ``_native``."""
         self._specialised = made
 
+    @shows_user_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the results as ndarrays, in the job's nesting.
 
@@ -372,6 +375,7 @@ def first_argument(exported: Any) -> Any:
     return args[0] if args else None
 
 
+@shows_user_frames
 def load(path: str | os.PathLike[str]) -> ExportedFunction:
     """Reads a file that ``flow.export.stablehlo`` wrote.
 

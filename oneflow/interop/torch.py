@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base.extras import need
+from .._base.frames import shows_user_frames
 from .._base.refuse import closest, refuse, shown
 from ..checkpoint.api import get_all_variables
 from ..data.arrays import as_array
@@ -32,6 +33,7 @@ _IGNORED = "num_batches_tracked"
 _MOST_LAYERS = 8  # in a hint
 
 
+@shows_user_frames
 def from_torch(
     state_dict: Mapping[str, Any],
     job: JobFunction[..., Any] | Sequence[JobFunction[..., Any]],
@@ -94,6 +96,7 @@ def from_torch(
     return values
 
 
+@shows_user_frames
 def to_torch(job: JobFunction[..., Any] | Sequence[JobFunction[..., Any]], rename: Rename | None = None) -> dict[str, Any]:
     """Converts the variables of a job to tensors for ``module.load_state_dict``: the inverse of ``from_torch``.
 

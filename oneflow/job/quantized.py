@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import typing as tp
+from .._base.frames import shows_user_frames
 from .._base.refuse import refuse, shown
 from .._signature import parse_return
 from ..compiler.int8_analysis import Analysis, details, key_of
@@ -56,6 +57,7 @@ class _Watched:
         return observing
 
 
+@shows_user_frames
 def calibrate(job: Any, batches: Iterable[Any], name: str | None = None) -> JobFunction[..., Any]:
     """The int8 form of a predict job: products and convolutions of 8-bit integers, with the ranges that data has in ``batches``.
 
@@ -90,6 +92,7 @@ def calibrate(job: Any, batches: Iterable[Any], name: str | None = None) -> JobF
     return _made(job, name, watched, low, high)
 
 
+@shows_user_frames
 def convert(job: Any, name: str | None = None) -> JobFunction[..., Any]:
     """The int8 form of a predict job whose model was trained with fake quantization (``config.enable_qat``, or observers).
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._base import check
+from .._base.frames import shows_user_frames
 from .._base.refuse import refuse, shown, warn
 from ..errors import ArgumentError, JobWarning
 from ..export._job import DynamicAxes
@@ -14,6 +15,7 @@ from ..job import JobFunction
 from ._export import DEFAULT_OPSET, OPSETS, write
 
 
+@shows_user_frames
 def export(
     job_func: Callable[..., Any],
     model_save_dir: str | os.PathLike[str] | None,

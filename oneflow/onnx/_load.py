@@ -20,6 +20,7 @@ from .._base import dtype as dtypes
 from .._base.dtype import dtype as Dtype
 from .._base.dtype import from_numpy
 from .._base.extras import need
+from .._base.frames import shows_user_frames
 from .._base.refuse import refuse, warn
 from ..errors import ArgumentError, CheckpointWarning, DtypeError, ExportError, OneFlowError, ShapeError
 from ..export._files import as_path
@@ -338,6 +339,7 @@ class _Reading:
         return made
 
 
+@shows_user_frames
 def load(path: str | os.PathLike[str]) -> OnnxModel:
     """Reads an ONNX model, to be called in the bodies of jobs.
 

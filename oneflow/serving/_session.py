@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .._base import check
+from .._base.frames import shows_user_frames
 from .._base.refuse import refuse, shown
 from ..checkpoint.format import Checkpoint
 from ..errors import ArgumentError, FeedError, ModeError, OneFlowError, SavedModelError
@@ -302,6 +303,7 @@ class InferenceSession:
         runner.warm_up()
         return runner
 
+    @shows_user_frames
     def run(self, job_name: str, **inputs: np.ndarray) -> list[np.ndarray]:
         """Runs a job. Several threads may do so at a time.
 

@@ -660,3 +660,57 @@ def test_several_results_in_the_place_of_one():
 
     with pytest.raises(errors.ArgumentError, match=r"(?s)must be a Blob, got (tuple|list).*try +give one of its elements"):
         job(X)
+
+
+class _Stopping(flow.callbacks.EarlyStopping):
+    """A program's own."""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "text"),
+    [
+        (lambda: flow.optimizer.PiecewiseConstantScheduler([1, 2], [0.1]), flow.errors.ArgumentError, "one value more"),
+        (lambda: flow.callbacks.EarlyStopping("loss", patience=-1), flow.errors.ArgumentError, "patience must be an int >= 0"),
+        (lambda: flow.Trainer(max_epochs=-4), flow.errors.ArgumentError, "max_epochs"),
+        (lambda: flow.FixedTensorDef((2, -3)), flow.errors.ArgumentError, r"shape\[1\] must be"),
+        (lambda: tp.Numpy.Placeholder((2, "a")), flow.errors.ArgumentError, r"shape\[1\] must be"),
+        (lambda: flow.regularizers.l2(-1), flow.errors.ArgumentError, "l must be a number >= 0"),
+        (lambda: flow.random_normal_initializer("1"), flow.errors.ArgumentError, "mean must be"),
+        (lambda: flow.FunctionConfig().default_data_type(3), flow.errors.ArgumentError, "takes a flow dtype"),
+        (lambda: flow.FunctionConfig().train.primry_lr(0.1), flow.errors.ConfigError, "close      train.primary_lr"),
+        (lambda: flow.config.gpu_device_num("a"), flow.errors.ArgumentError, "takes int"),
+        (lambda: flow.export.load(3), flow.errors.ArgumentError, "path"),
+        (lambda: flow.quantization.calibrate(3, []), flow.errors.ArgumentError, "needs a job function"),
+        (lambda: flow.optimizer.Adagrad(0.1), AttributeError, "has no attribute 'Adagrad'$"),
+    ],
+)
+def test_errors_outside_of_jobs_show_the_users_frames(wrong, kind, text):
+    with pytest.raises(kind, match=text) as caught:
+        wrong()
+    assert {frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)} == {__file__}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text", "note"),
+    [
+        (lambda: flow.callbacks.EarlyStopping("loss", patients=3), "EarlyStopping.__init__", "try        patience=..."),
+        (lambda: _Stopping("loss", patients=3), "_Stopping.__init__", "try        patience=..."),
+        (lambda: flow.FixedTensorDef((2, 3), dtypee=flow.float), "FixedTensorDef.__init__", "try        dtype=..."),
+        (lambda: flow.optimizer.warmup.constant(5), "missing", "its form   flow.optimizer.warmup.constant(steps, multiplier)"),
+        (lambda: flow.FunctionConfig(1), "takes 1 positional", "its form   flow.FunctionConfig()"),
+        (lambda: tp.Numpy.Placeholder((2, 3), dtyp=flow.float), "Placeholder", "try        dtype=..."),
+    ],
+)
+def test_wrong_arguments_outside_of_jobs_are_explained(wrong, text, note):
+    with pytest.raises(TypeError, match=text) as caught:
+        wrong()
+    assert {frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)} == {__file__}
+    if "Did you mean" not in str(caught.value):
+        assert caught.value.__notes__ == [f"  {note}"]
+
+
+def test_a_defect_of_a_constructor_shows_where(monkeypatch):
+    monkeypatch.setattr(sys.modules["oneflow.callbacks.early_stopping"], "check", None)
+    with pytest.raises(AttributeError, match="NoneType") as caught:
+        flow.callbacks.EarlyStopping("loss")
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].filename.endswith("early_stopping.py")

@@ -28,7 +28,6 @@ from .loading import (
     is_state,
     lacks,
     log_verification,
-    looks_like_state,
     not_built,
     warn_of,
     warn_of_unknown,
@@ -338,13 +337,14 @@ def _names_in(stored: Checkpoint) -> list[str]:
 
 def _unknown(names: Collection[Any], variables: Mapping[str, Variable]) -> list[Any]:
     """The names of a checkpoint that no variable has; without optimizer state and counters, which jobs that predict lack."""
-    return [name for name in names if name not in variables and not is_state(name, [*variables, *names])]
+    known = {*variables, *names}
+    return [name for name in names if name not in variables and not is_state(name, known)]
 
 
 def _unknown_in_dict(values: Mapping[Any, Any], variables: Mapping[str, Variable]) -> list[Any]:
     """The same for a dict, whose names of that kind count where no variable has any of its names: the user means them then."""
     unknown = [name for name in values if name not in variables]
-    return unknown if len(unknown) == len(values) else [n for n in unknown if not looks_like_state(n, variables, values)]
+    return unknown if len(unknown) == len(values) else [n for n in unknown if not is_state(n, variables, values)]
 
 
 def _known(name: object, variables: Mapping[str, Variable], session: Session) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 
 from .._base.refuse import closest, shown, warn
 from .._base.threads import most_threads, on_threads
-from ..compiler.analysis import LOSS_SCALE_PREFIX, STEP_PREFIX
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import Variable
 from ..runtime import processes
@@ -225,20 +224,15 @@ def lacks(path: str, missing: list[Variable], count: int) -> str:
     return f"{what} lacks {len(missing)} of the program's {count} variables: {'; '.join(parts)}"
 
 
-def is_state(name: str, variables: Iterable[str]) -> bool:
-    """Whether a checkpoint's entry is a counter or an optimizer's slot of a variable: a job that predicts has none."""
-    return name.startswith("System-") or any(name.startswith(f"{known}-") for known in variables)
-
-
 _SLOTS = ("m", "v", "max_v", "momentum", "mean_square", "mean_gradient", "beta1_t", "beta2_t")  # of all optimizers
 
 
-def looks_like_state(name: object, *variables: Container[Any]) -> bool:
-    """``is_state`` for an entry of a dict, which need not have come out of a checkpoint: by the whole name."""
+def is_state(name: object, *variables: Container[Any]) -> bool:
+    """Whether a name is that of a counter or an optimizer's slot of one of the variables: a job that predicts has none."""
     if not isinstance(name, str):
         return False
     base, _, suffix = name.rpartition("-")
-    return name.startswith((STEP_PREFIX, LOSS_SCALE_PREFIX)) or (suffix in _SLOTS and any(base in known for known in variables))
+    return name.startswith("System-") or (suffix in _SLOTS and any(base in known for known in variables))
 
 
 def _misfit(kind: type[OneFlowError], what: str, variable: Variable, found: str, hint: str = "") -> NoReturn:

@@ -240,6 +240,8 @@ def _dtypes(call: str, spec: list[int]) -> list[str]:
     if call.startswith("layer_norm"):
         narrow = {0, 1 + spec[3] + spec[4]} if call == "layer_norm" else {0, 2 + spec[3], 3 + spec[3]}  # x, y and their gradients
         return [_TYPES[spec[0] if i in narrow else 0] for i in range(len(_SIZES[call](spec)))]
+    if call == "largest":
+        return [_TYPES[spec[0]], "float32"]  # places are int32, of the same size
     if call.startswith("lstm_"):
         return ["float32"] * len(_SIZES[call](spec))
     if call == "max_pool":
@@ -332,6 +334,11 @@ def _attention(random: np.random.Generator) -> list[int]:
 def _cross_entropy(random: np.random.Generator) -> list[int]:
     classes = int(random.choice([1, 15, 16, 17, random.integers(1, 200), 4096, 10_001]))
     return [int(random.integers(0, 2)), int(random.integers(1, 40)), classes, int(np.float32(46).view(np.uint32))]
+
+
+def _largest(random: np.random.Generator) -> list[int]:
+    width = int(random.choice([1, 7, 8, 9, 64, 65, random.integers(1, 300), 4099]))
+    return [int(random.integers(0, 2)), int(random.integers(1, 40)), width, int(random.integers(1, min(width, 512) + 1))]
 
 
 def _layer_norm(random: np.random.Generator) -> list[int]:
@@ -585,7 +592,7 @@ _MAKE = {
     "attention_grad": _attention, "update": _update,
     "summed_update": _summed_update, "exchange": _exchange, "batch_norm": _batch_norm, "batch_norm_grad": _batch_norm_grad,
     "cross_entropy": _cross_entropy, "cross_entropy_grad": _cross_entropy, "max_pool": _max_pool, "max_pool_grad": _max_pool,
-    "layer_norm": _layer_norm, "layer_norm_grad": _layer_norm,
+    "layer_norm": _layer_norm, "layer_norm_grad": _layer_norm, "largest": _largest,
     "lstm_cell": _lstm_cell, "lstm_cell_grad": _lstm_cell, "lstm_layer": _lstm_layer, "lstm_layer_grad": _lstm_layer,
 }  # fmt: skip
 _SIZES = {
@@ -596,6 +603,7 @@ _SIZES = {
     "lstm_cell": lambda spec: _lstm_cell_sizes(spec, "gbssg"), "lstm_cell_grad": lambda spec: _lstm_cell_sizes(spec, "gbsssgb"),
     "lstm_layer": lambda spec: _lstm_layer_sizes(spec, "GvbbwSsKkk"),
     "lstm_layer_grad": lambda spec: _lstm_layer_sizes(spec, "GSbwSsGbb"),
+    "largest": lambda spec: [spec[1] * spec[2], spec[1] * spec[3]],
     "max_pool": _max_pool_sizes, "max_pool_grad": lambda spec: _max_pool_sizes(spec)[::-1],
 }  # fmt: skip
 _RESULTS = {"attention": 2, "attention_grad": 3, "cross_entropy": 2, "max_pool": 2, "layer_norm": 2, "lstm_cell": 3}

@@ -233,6 +233,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_conv, binary<make_conv>, BINARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_matmul, binary<make_matmul>, BINARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_transpose, unary<make_transpose>, UNARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_pack_weights, unary<make_pack>, UNARY);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_largest, unary<make_largest>, UNARY);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_product, product,
                               ffi::Ffi::Bind().RemainingArgs().Ret<ffi::AnyBuffer>().Attr<Spec>("spec"));
 
@@ -282,6 +283,7 @@ constexpr Call kCalls[] = {{"conv", make_conv, execute<make_conv>},
                            {"transpose", make_transpose, execute<make_transpose>},
                            {"product", make_product, execute<make_product>},
                            {"pack_weights", make_pack, execute<make_pack>},
+                           {"largest", make_largest, execute<make_largest>},
                            {"attention", make_attention, execute<make_attention>},
                            {"attention_grad", make_attention_grad, execute<make_attention_grad>},
                            {"update", make_update, execute<make_update>},

@@ -9,12 +9,13 @@
 //   first(count)              the first lanes, none if count < 1
 //   fma(a, b, c)              a b + c, rounded once; fnma: c - a b; fms: a b - c
 //   max(a, b), min(a, b)      b where one of them is NaN
-//   less(a, b) ...            false where one of them is NaN, but not_less and differs are true
+//   less(a, b) ...            false where one of them is NaN, but not_less, not_less_or_equal and differs are true
+//   bits_of(lanes)            bit i for lane i
 //   select(lanes, a, b)       a in these lanes, b in others; where(lanes, a): zeros in others
 //   nearest(x)                whole numbers
 //   exponential(x) ...        see vector_math.h
 //   sum(x), largest(x)        of all lanes
-//   Integers                  a vector of whole numbers of 32 bits; integers(x), select as above, sum_of(a, b)
+//   Integers                  a vector of whole numbers of 32 bits; integers(x), store_integers, select as above, sum_of(a, b)
 //   floats(i)                 as floating-point numbers; nearest_integers(x): back, halves to even
 //   integers_of(p)            bytes with a sign
 //   words_of(p)               twice as many bytes, with or without a sign, as numbers of 16 bits; store_words(p, i)

@@ -27,7 +27,8 @@ inline Lanes either(Lanes a, Lanes b) { return {_mm256_or_si256(a.bits, b.bits)}
 inline bool any(Lanes lanes) { return _mm256_movemask_ps(floats_of(lanes)) != 0; }
 inline bool is_all(Lanes lanes) { return _mm256_movemask_ps(floats_of(lanes)) == 0xff; }
 
-inline int count_of(Lanes lanes) { return __builtin_popcount(static_cast<unsigned>(_mm256_movemask_ps(floats_of(lanes)))); }
+inline unsigned bits_of(Lanes lanes) { return static_cast<unsigned>(_mm256_movemask_ps(floats_of(lanes))); }
+inline int count_of(Lanes lanes) { return __builtin_popcount(bits_of(lanes)); }
 
 inline Floats load(const float* from) { return _mm256_loadu_ps(from); }
 inline Floats load(const float* from, Lanes lanes) { return _mm256_maskload_ps(from, lanes.bits); }
@@ -61,6 +62,7 @@ inline Lanes greater(Floats a, Floats b) { return lanes_of(_mm256_cmp_ps(a, b, _
 inline Lanes greater_or_equal(Floats a, Floats b) { return lanes_of(_mm256_cmp_ps(a, b, _CMP_GE_OQ)); }
 inline Lanes equal(Floats a, Floats b) { return lanes_of(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)); }
 inline Lanes not_less(Floats a, Floats b) { return lanes_of(_mm256_cmp_ps(a, b, _CMP_NLT_UQ)); }
+inline Lanes not_less_or_equal(Floats a, Floats b) { return lanes_of(_mm256_cmp_ps(a, b, _CMP_NLE_UQ)); }
 inline Lanes differs(Floats a, Floats b) { return lanes_of(_mm256_cmp_ps(a, b, _CMP_NEQ_UQ)); }
 inline Lanes is_nan(Floats x) { return lanes_of(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)); }
 
@@ -86,6 +88,7 @@ inline Integers products_of_pairs(Integers a, Integers b) { return _mm256_madd_e
 inline Integers words_of(const int8_t* from) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
 inline Integers words_of(const uint8_t* from) { return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
 inline Integers integers_of(const int8_t* from) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))); }
+inline void store_integers(int32_t* to, Integers x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x); }
 inline void store_words(int16_t* to, Integers x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x); }
 inline Floats floats(Integers x) { return _mm256_cvtepi32_ps(x); }
 inline Integers nearest_integers(Floats x) { return _mm256_cvtps_epi32(x); }

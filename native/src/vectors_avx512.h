@@ -20,6 +20,7 @@ inline Lanes both(Lanes a, Lanes b) { return a & b; }
 inline Lanes either(Lanes a, Lanes b) { return a | b; }
 inline bool any(Lanes lanes) { return lanes != 0; }
 inline bool is_all(Lanes lanes) { return lanes == 0xffff; }
+inline unsigned bits_of(Lanes lanes) { return lanes; }
 
 inline Floats load(const float* from) { return _mm512_loadu_ps(from); }
 inline Floats load(const float* from, Lanes lanes) { return _mm512_maskz_loadu_ps(lanes, from); }
@@ -52,6 +53,7 @@ inline Lanes greater(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_
 inline Lanes greater_or_equal(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
 inline Lanes equal(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
 inline Lanes not_less(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }
+inline Lanes not_less_or_equal(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ); }
 inline Lanes differs(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ); }
 inline Lanes is_nan(Floats x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q); }
 
@@ -69,6 +71,7 @@ inline Integers products_of_pairs(Integers a, Integers b) { return _mm512_madd_e
 inline Integers words_of(const int8_t* from) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
 inline Integers words_of(const uint8_t* from) { return _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))); }
 inline Integers integers_of(const int8_t* from) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+inline void store_integers(int32_t* to, Integers x) { _mm512_storeu_si512(to, x); }
 inline void store_words(int16_t* to, Integers x) { _mm512_storeu_si512(to, x); }
 inline Floats floats(Integers x) { return _mm512_cvtepi32_ps(x); }
 inline Integers nearest_integers(Floats x) { return _mm512_cvtps_epi32(x); }

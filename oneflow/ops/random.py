@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random as python_random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,14 @@ from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.node import Blob
 from ..graph.op import HostRule
 from ..graph.scopes import mirrored_view_enabled
+from . import _native_order, _order
 from ._arrays import Array, axis_after_removing, dtype_for, is_half, label
 from ._emit import emit, fail, op, want
 from ._names import DefaultName, given_name
-from ._order import ascending_with_positions, largest
 from .dropout import random_mask, want_seed
+
+_Largest = Callable[[Array, Any], tuple[Array, Array]]  # the numbers along the last axis, and their places
+_MOST_LIKELY = _native_order.MOST_PLACES  # classes that are looked at before all of them are sorted
 
 
 def gen_seed(seed: int | None = None) -> tuple[int, bool]:
@@ -233,38 +237,86 @@ def _drawn(what: str, definition: Any, shape: Any, dtype: Any, seed: Any, name: 
     return emit(definition, name=name, shape=sizes, to=to.numpy_dtype, seed=seed, **numbers)
 
 
-def _class_of(key: Any, x: Array) -> Array:
+def _class_of(key: Any, x: Array, largest: _Largest) -> Array:
     """A class per row, with probabilities softmax(x): the largest logit after Gumbel noise is added."""
     kind = x.dtype.type
     ones = jax.random.uniform(key, x.shape, x.dtype, minval=kind(np.finfo(x.dtype).tiny), maxval=kind(1))
     noise = lax.neg(lax.log(lax.neg(lax.log(ones))))
-    return lax.argmax(lax.add(x, noise), x.ndim - 1, np.int32)
+    return largest(lax.add(x, noise), 1)[1][..., 0]
 
 
-@op("categorical", random=True, nondifferentiable=True)
-def _categorical(
-    logits: Array, *, temperature: float, top_k: int | None, top_p: float | None, seed: int | None, key: Any
-) -> Array:
+def _class_of_shares(key: Any, shares: Array, top_p: float) -> Array:
+    """The number of a class per row: of the first classes that together have the probability ``top_p``, at least one.
+
+    It is where a random part of their probability is reached, whatever classes follow. The most likely classes are first.
+    """
+    last = shares.ndim - 1
+    before = lax.sub(lax.cumsum(shares, last), shares)
+    is_first = lax.eq(lax.broadcasted_iota(np.int32, shares.shape, last), np.int32(0))
+    taken = (before < shares.dtype.type(top_p)) | is_first
+    upto = lax.cumsum(jnp.where(taken, shares, shares.dtype.type(0)), last)
+    reached = jax.random.uniform(key, (*shares.shape[:-1], 1), shares.dtype) * upto[..., -1:]
+    return jnp.minimum(jnp.sum(upto <= reached, last, dtype=np.int32), jnp.sum(taken, last, dtype=np.int32) - 1)
+
+
+def _class_in_order(order: Array, number: Array) -> Array:
+    """The class that has this number in the order of each row."""
+    last = order.ndim - 1
+    return jnp.take_along_axis(order, lax.expand_dims(number, (last,)), last, mode="clip")[..., 0]
+
+
+def _drawn_of_shares(key: Any, x: Array, top_p: float, largest: _Largest | None) -> Array:
+    last, classes = x.ndim - 1, x.shape[-1]
+
+    def of_all(x: Array) -> Array:
+        falling, order = _order.ascending_with_positions(lax.neg(x), last)
+        return _class_in_order(order, _class_of_shares(key, jax.nn.softmax(lax.neg(falling), last), top_p))
+
+    if largest is None:
+        return of_all(x)
+    # all need not be sorted where the most likely ones have that probability
+    values, order = largest(x, _MOST_LIKELY)
+    shares = lax.exp(values - jax.nn.logsumexp(x, last, keepdims=True))
+    number = _class_of_shares(key, shares, top_p)
+    if classes <= _MOST_LIKELY:
+        return _class_in_order(order, number)
+    are_enough = jnp.all(jnp.sum(shares, last) >= top_p)
+    return lax.cond(are_enough, lambda x: _class_in_order(order, number), of_all, x)
+
+
+def _drawn_class(
+    logits: Array, largest: _Largest, *, temperature: float, top_k: int | None, top_p: float | None, seed: int | None, key: Any,
+    is_quick: bool = False,
+) -> Array:  # fmt: skip
+    """``is_quick``: ``largest`` takes much less time than a sort."""
     x = lax.convert_element_type(logits, np.float32) if is_half(logits) else logits
     x = lax.div(x, x.dtype.type(temperature))
     last = x.ndim - 1
-    if top_k is None and top_p is None:
-        drawn = _class_of(key, x)
+    if top_k is not None:
+        size = x.shape[last]
+        x, order = largest(x, min(top_k, size) if isinstance(size, int) else top_k)
+        number = _class_of(key, x, _order.largest) if top_p is None else _class_of_shares(key, jax.nn.softmax(x, last), top_p)
+        drawn = _class_in_order(order, number)
+    elif top_p is not None:
+        drawn = _drawn_of_shares(key, x, top_p, largest if is_quick else None)
     else:
-        if top_k is not None:
-            size = x.shape[last]
-            x, order = largest(x, min(top_k, size) if isinstance(size, int) else top_k)
-        else:
-            falling, order = ascending_with_positions(lax.neg(x), last)
-            x = lax.neg(falling)
-        if top_p is not None:  # the smallest set of the most likely classes that has this probability, at least one class
-            shares = jax.nn.softmax(x, last)
-            before = lax.sub(lax.cumsum(shares, last), shares)
-            is_first = lax.eq(lax.broadcasted_iota(np.int32, x.shape, last), np.int32(0))
-            x = jnp.where((before < x.dtype.type(top_p)) | is_first, x, x.dtype.type(-np.inf))
-        chosen = _class_of(key, x)
-        drawn = jnp.take_along_axis(order, lax.expand_dims(chosen, (last,)), last, mode="clip")[..., 0]
+        drawn = _class_of(key, x, largest)
     return lax.reshape(drawn, (1,)) if drawn.ndim == 0 else drawn
+
+
+def _natively_drawn_class(logits: Array, *, sharded: bool = False, **attrs: Any) -> Array:
+    return _drawn_class(logits, partial(_native_order.largest, sharded=sharded), is_quick=True, **attrs)
+
+
+def _places_to_find(logits: Any, attrs: Mapping[str, Any]) -> tuple[int, int]:
+    """Along which axis, and how many."""
+    top_k, top_p = attrs["top_k"], attrs["top_p"]
+    return logits.ndim - 1, top_k if top_k is not None else 1 if top_p is None else _MOST_LIKELY
+
+
+@op("categorical", random=True, nondifferentiable=True, native=_native_order.native(_natively_drawn_class, _places_to_find))
+def _categorical(logits: Array, **attrs: Any) -> Array:
+    return _drawn_class(logits, _order.largest, **attrs)
 
 
 def categorical(

@@ -10,10 +10,11 @@ from ..errors import DtypeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, axis_after_removing, label, like
 from ._emit import emit, emit_bounded, fail, op, want
+from ._native_order import ARGMAX, TOP_K
 from ._order import ascending, ascending_with_positions, largest
 
 
-@op("argmax", nondifferentiable=True)
+@op("argmax", nondifferentiable=True, native=ARGMAX)
 def _argmax(x: Array, *, axis: int) -> Array:
     y = lax.argmax(x, axis, np.int32)
     return lax.reshape(y, (1,)) if y.ndim == 0 else y
@@ -91,7 +92,7 @@ def argsort(input: Blob, axis: int = -1, direction: str = "ASCENDING", name: str
     return emit(_argsort, input, name=name, axis=at, descending=_descending(what, direction))
 
 
-@op("top_k", nondifferentiable=True)
+@op("top_k", nondifferentiable=True, native=TOP_K)
 def _top_k(x: Array, *, axis: int, k: int) -> Array:
     size = x.shape[axis]
     last = x.ndim - 1

@@ -56,12 +56,22 @@ def array_spec(leaves: list[Blob], rebuild: Callable[[list[Any]], Any], kinds: l
     if len(leaves) != 1 or rebuild([probe]) is not probe or kinds[0] not in ("Numpy", "local", "joined local"):
         return None
     blob = leaves[0]
+    shape = delivered_shape(blob)
     is_cut = blob.valid_length is not None and kinds[0] != "Numpy"
-    joined = prod(blob.node.repetition) * (blob.parallel_size if blob.is_mirrored else 1)  # pieces, along axis 0
-    if is_cut or blob.is_dynamic or blob.is_tensor_list or (joined > 1 and not blob.shape):
+    if shape is None or is_cut or blob.is_dynamic or blob.is_tensor_list:
         return None
-    shape = (joined * blob.shape[0], *blob.shape[1:]) if joined > 1 else tuple(blob.shape)
     return ArraySpec(shape, blob.dtype.numpy_dtype)
+
+
+def delivered_shape(blob: Blob) -> tuple[int, ...] | None:
+    """The shape of a Blob's value in what a call returns; None where pieces of rank 0 would have to be joined.
+
+    Joined along axis 0 are the pieces of micro-batches and of the devices of the mirrored view.
+    """
+    count = prod(blob.node.repetition) * (blob.parallel_size if blob.is_mirrored else 1)
+    if count == 1:
+        return tuple(blob.shape)
+    return (count * blob.shape[0], *blob.shape[1:]) if blob.shape else None
 
 
 def _on_host(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from .._signature.local import LocalTensor
 from ..errors import JobWarning
 from ..graph.node import Blob
 from ..job import JobFunction
+from ..job.results import delivered_shape
 from .arguments import Arguments, Bound
 
 _sum = np.add.reduce
@@ -48,17 +50,19 @@ class Outputs:
 
     Attributes:
       averaged: those of which means are computed.
-      bytes: of all results of a call, per device.
+      bytes: of all results of a call.
     """
 
     def __init__(self, job: JobFunction[..., Any], arguments: Arguments, prefix: str = "", apart: frozenset[str] = frozenset()):
         self._job, self._prefix = job, prefix
         self._warned = False
+        leaves = list(_leaves(job.graph.returns))
+        shapes = [delivered_shape(blob) or () for _, _, blob in leaves]
         self.all = [
-            Output(prefix + name, _taker(path), _elements_per_row(blob, arguments))
-            for name, path, blob in _leaves(job.graph.returns)
+            Output(prefix + name, _taker(path), _elements_per_row(blob, shape, arguments))
+            for (name, path, blob), shape in zip(leaves, shapes, strict=True)
         ]
-        self.bytes = sum(int(np.prod(blob.shape)) * blob.dtype.bytes for _, _, blob in _leaves(job.graph.returns))
+        self.bytes = sum(prod(shape) * blob.dtype.bytes for (_, _, blob), shape in zip(leaves, shapes, strict=True))
         self.averaged = [output for output in self.all if output.name not in apart or output.name == prefix + "loss"]
 
     def logs(self, value: Any, bound: Bound) -> dict[str, float]:
@@ -177,12 +181,13 @@ def _leaves(returned: Any) -> Iterator[tuple[str, tuple[Any, ...], Blob]]:
     yield from walk(returned, (), ())
 
 
-def _elements_per_row(blob: Blob, arguments: Arguments) -> int:
+def _elements_per_row(blob: Blob, shape: tuple[int, ...], arguments: Arguments) -> int:
+    """``per_row`` of an Output, of a Blob whose value is delivered in ``shape``."""
     size = arguments.batch_size
-    if not size or not blob.shape or blob.shape[0] % size:
+    if not size or not shape or shape[0] % size:
         return 0
-    is_rows = blob.batch_axis == 0 or blob.shape[0] in arguments.sizes
-    return blob.shape[0] // size if is_rows else 0
+    is_rows = blob.batch_axis == 0 or shape[0] in arguments.sizes
+    return shape[0] // size if is_rows else 0
 
 
 def _taker(path: tuple[Any, ...]) -> Callable[[Any], np.ndarray | None]:

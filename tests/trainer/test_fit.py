@@ -264,6 +264,40 @@ def test_weights_of_rows_let_a_training_use_all_of_them():
     assert history["loss"][0] == pytest.approx(float(exact @ own / own.sum()), rel=1e-6)
 
 
+@pytest.mark.parametrize(("devices", "steps"), [(1, 5), (2, 1), (2, 5)])
+def test_results_in_pieces_of_devices_and_of_micro_batches_have_rows(devices, steps):
+    flow.config.cpu_device_num(devices)
+    config = flow.FunctionConfig()
+    config.default_logical_view(flow.scope.mirrored_view())
+    config.train.num_gradient_accumulation_steps(steps)
+
+    def body(x):
+        return {"loss": flow.math.reduce_sum(x * x, axis=[1]), "scores": x * 1.0, "mean": flow.math.reduce_mean(x)}
+
+    @flow.global_function("train", config)
+    def train(x: tp.Numpy.Placeholder((20, 3)), sample_weight: tp.Numpy.Placeholder((20,))) -> dict[str, tp.Numpy]:
+        found = body(x)
+        w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+        jobs.sgd(0.0).minimize(found["loss"] * sample_weight * w)
+        return found
+
+    @flow.global_function("predict", config)
+    def evaluate(x: tp.Numpy.Placeholder((20, 3)), labels: tp.Numpy.Placeholder((20,), flow.int32)) -> dict[str, tp.Numpy]:
+        return body(x)
+
+    x = np.random.default_rng(0).standard_normal((50, 3)).astype(np.float32)
+    each, labels = np.square(x).sum(1), x.argmax(1).astype(np.int32)
+    metrics = {"error": flow.metrics.MeanSquaredError("loss", "loss"), "accuracy": flow.metrics.Accuracy("scores")}
+    trainer = quiet(max_epochs=1, seed=1, metrics=metrics)
+    (row,) = trainer.fit(train, [(x[:20],), (x[20:40],), (x[40:],)], evaluate, (x[:40], labels[:40])).rows
+    assert row["loss"] == pytest.approx(each.mean()) and row["val_loss"] == pytest.approx(each[:40].mean())
+    assert row["error"] == 0 and row["val_accuracy"] == 1
+    found = quiet().predict(evaluate, (x, labels))
+    np.testing.assert_array_equal(found["scores"], x)
+    np.testing.assert_allclose(found["loss"], each, rtol=1e-6)
+    assert found["mean"].shape == (3, devices)
+
+
 def test_a_value_for_a_whole_padded_batch_warns():
     job = jobs.pair_job()
     with pytest.warns(JobWarning, match="'output_1' as one value.*a batch of 5 rows was padded") as warned:

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._signature.local import LocalTensor
 from ..errors import JobWarning
-from ..graph.node import Blob
+from ..graph.node import Blob, Node
 from ..job import JobFunction
 from ..job.results import delivered_shape
 from .arguments import Arguments, Bound
@@ -186,8 +186,29 @@ def _elements_per_row(blob: Blob, shape: tuple[int, ...], arguments: Arguments) 
     size = arguments.batch_size
     if not size or not shape or shape[0] % size:
         return 0
-    is_rows = blob.batch_axis == 0 or shape[0] in arguments.sizes
+    is_rows = (blob.batch_axis == 0 or shape[0] in arguments.sizes) and _may_have_rows(blob)
     return shape[0] // size if is_rows else 0
+
+
+def _may_have_rows(blob: Blob) -> bool:
+    """Whether anything of a batch axis reaches a Blob: not by variables and constants alone, nor after a reduction over it."""
+    waiting, seen = [blob], set()
+    while waiting:
+        blob = waiting.pop()
+        node = blob.node
+        inputs = [x for x in node.inputs if not _reduces_batch(node, x)]
+        if (blob.batch_axis >= 0 and len(inputs) == len(node.inputs)) or (node.op.draws and not inputs):
+            return True
+        if node not in seen:
+            seen.add(node)
+            waiting += inputs
+    return False
+
+
+def _reduces_batch(node: Node, x: Blob) -> bool:
+    """Whether a reduction makes one number of several rows."""
+    axes = node.attrs.get("axes")
+    return "keepdims" in node.attrs and isinstance(axes, tuple) and x.batch_axis in axes and x.shape[x.batch_axis] > 1
 
 
 def _taker(path: tuple[Any, ...]) -> Callable[[Any], np.ndarray | None]:

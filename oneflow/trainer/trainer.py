@@ -225,6 +225,8 @@ class Trainer(Settings):
           data: as for ``fit``; not shuffled. Of tuples with more entries than the job takes, the first ones are taken.
           ckpt_path: what to load before: a path, ``"best"`` or ``"last"``.
         Returns: arrays in the structure that the job returns: those with rows joined to the rows of the data, others stacked.
+          Variables and what is reduced over the batch have no rows. Otherwise a result whose axis 0 has the size of the batch
+          is taken for rows, also where that is by chance, as of a matrix of classes.
         """
         self._check_idle("predict")
         _check_job("job", job, train=False)

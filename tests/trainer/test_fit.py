@@ -355,6 +355,34 @@ def test_predict_joins_rows():
     assert losses.shape == (30,) and means.shape == (3, 1)
 
 
+@pytest.mark.filterwarnings("ignore::oneflow.errors.JobWarning")  # of values for a whole batch
+def test_what_holds_no_row_of_a_batch_is_not_taken_for_rows():
+    @flow.experimental.register_op("doubled_rows", attrs={"keepdims": True})
+    def doubled(x, *, keepdims):
+        return x + x
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4, 4)), labels: tp.Numpy.Placeholder((4,), flow.int32)) -> dict[str, tp.Numpy]:
+        w = flow.get_variable("w", (4, 4), initializer=flow.ones_initializer())
+        return {
+            "flat": flow.math.relu(flow.reshape(x, (16,))), "back": flow.transpose(flow.transpose(x, [1, 0]), [1, 0]),
+            "product": flow.matmul(flow.reshape(x, (4, 4)), w), "hot": flow.one_hot(labels, 4, dtype=flow.float32),
+            "centered": x - flow.math.reduce_mean(x, axis=[0]), "gathered": flow.gather(w, labels),
+            "noise": flow.random.normal((4, 2)), "own": doubled(x),
+            "variable": w * 2.0, "share": flow.math.reduce_mean(flow.one_hot(labels, 4, dtype=flow.float32), axis=[0]) * w,
+            "largest": flow.math.reduce_max(x, axis=[0]), "variance": flow.nn.moments(x, [0])[1],
+        }  # fmt: skip
+
+    x, labels = np.random.default_rng(0).standard_normal((10, 4)).astype(np.float32), np.arange(10, dtype=np.int32) % 4
+    found = quiet().predict(job, (x, labels))
+    shapes = {name: array.shape for name, array in found.items()}
+    rows = dict.fromkeys(["back", "product", "hot", "centered", "gathered", "own"], (10, 4))
+    whole = {"variable": (3, 4, 4), "share": (3, 4, 4), "largest": (3, 4), "variance": (3, 4)}
+    assert shapes == {"flat": (40,), "noise": (10, 2), **rows, **whole}
+    np.testing.assert_array_equal(found["largest"], [x[i : i + 4].max(0) for i in (0, 4, 8)])
+    assert quiet().validate(job, (x, labels))["val_variable"] == 2
+
+
 # --- mistakes
 
 

@@ -243,6 +243,34 @@ def test_data_made_in_the_job_and_several_optimizers():
     assert "TwoOptimizers_Model_train_job_1" in {job.job_conf.job_name for job in flow.experimental.get_job_set().job}
 
 
+class OneBuffer(Points):
+    """Fills the same array for every batch."""
+
+    buffer = np.zeros(2, np.float32)
+
+    def forward(self, step_idx=0, optimizer_idx=0):
+        self.buffer[:] = 10 * step_idx + optimizer_idx
+        return (self.buffer,)
+
+
+@pytest.mark.parametrize("optimizers", [1, 2])
+def test_a_module_may_fill_the_same_array_for_every_batch(optimizers):
+    class Returns(flow.Model):
+        def training_step(self, batch, optimizer_idx=0):
+            return batch[0] * flow.get_variable("w", (1,), initializer=flow.ones_initializer()), batch[0]
+
+        def validation_step(self, batch):
+            return batch[0] * 1.0
+
+        def configure_optimizers(self):
+            return [flow.optimizer.SGD(0.0) for _ in range(optimizers)]
+
+    notes, validation = Notes(), configured(flow.model.ValidationConfig, OneBuffer())
+    validation.config_step_interval(1)
+    Returns().fit(configured(flow.model.TrainingConfig, OneBuffer()), validation, callbacks=notes, max_steps=3)
+    assert notes.losses == [(step, i, 10 * step + i) for step in range(3) for i in range(optimizers)]
+
+
 def test_what_is_missing_is_left_out(caplog):
     with caplog.at_level(logging.WARNING, "oneflow"):
         flow.Model().fit(configured(flow.model.TrainingConfig, Points()))

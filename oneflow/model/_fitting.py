@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -148,8 +149,12 @@ class _Batches:
     def __init__(self, data: NumpyDataModule, jobs: int):
         self._data, self.step = data, 0
         self._names = ["batch"] if jobs == 1 else [f"batch_{i}" for i in range(jobs)]
-        self._first: list[Any] | None = [data(0, i) for i in range(jobs)]
-        self._places = [data.infer_oneflow_data_placeholder(batch, i) for i, batch in enumerate(self._first)]
+        self._first: list[Any] = []
+        self._places: list[list[Any]] = []
+        for i in range(jobs):
+            batch = data(0, i)
+            self._places.append(data.infer_oneflow_data_placeholder(batch, i))
+            self._first.append(copy.deepcopy(batch))  # the module may fill the same arrays again
 
     def parameter(self, i: int) -> inspect.Parameter:
         """The parameter of job number ``i``."""
@@ -176,11 +181,13 @@ class _Batches:
         self.step = state["step"]
 
     def _at(self, step: int) -> dict[str, Any]:
-        first, self._first = self._first, None  # taken before the jobs were declared
-        batches = first if first is not None and step == 0 else [self._data(step, i) for i in range(len(self._names))]
-        for batch, places in zip(batches, self._places, strict=True):
+        first, self._first = self._first, []  # taken before the jobs were declared
+        batches = {}
+        for i, (name, places) in enumerate(zip(self._names, self._places, strict=True)):
+            batch = first[i] if first and step == 0 else self._data(step, i)
             self._check(batch, places, step)
-        return dict(zip(self._names, batches, strict=True))
+            batches[name] = batch if len(self._names) == 1 else copy.deepcopy(batch)  # all are made before one is fed
+        return batches
 
     def _check(self, batch: Any, places: list[Any], step: int) -> None:
         who = f"{type(self._data).__name__}.forward({step})"

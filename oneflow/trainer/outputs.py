@@ -92,7 +92,7 @@ class Outputs:
         if weights is not None:
             if output.per_row and array.shape[0] == len(weights) * output.per_row:
                 each = array.reshape(len(weights), -1).mean(axis=1, dtype=np.float64)
-                return float(each @ weights) / (float(weights.sum()) or np.nan)
+                return float(each @ weights) / (float(weights.sum()) or 1.0)  # 0 where no row counts
             return float(array.mean(dtype=np.float64))  # the job has weighted it
         if not output.per_row and not self._warned:
             self._warned = True
@@ -123,10 +123,10 @@ class Means:
         self._weights: dict[str, float] = {}
 
     def add(self, logs: Mapping[str, float], weight: float) -> None:
-        """Counts the numbers of a batch."""
+        """Counts the numbers of a batch; of one without weight, whatever they are."""
         sums, weights = self._sums, self._weights
         for name, number in logs.items():
-            sums[name] = sums.get(name, 0.0) + number * weight
+            sums[name] = sums.get(name, 0.0) + (number * weight if weight else 0.0)
             weights[name] = weights.get(name, 0.0) + weight
 
     def add_all(self, numbers: Mapping[str, Sequence[float]], weight: float) -> None:

@@ -264,6 +264,23 @@ def test_weights_of_rows_let_a_training_use_all_of_them():
     assert history["loss"][0] == pytest.approx(float(exact @ own / own.sum()), rel=1e-6)
 
 
+def test_a_batch_without_weight_does_not_count(caplog):
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder((2, 1)), sample_weight: tp.Numpy.Placeholder((2,))) -> tuple[tp.Numpy, tp.Numpy]:
+        loss = flow.math.reduce_sum(x * flow.get_variable("w", (1,), initializer=flow.ones_initializer()), axis=[1])
+        jobs.sgd(0.0).minimize(loss * sample_weight)
+        return loss, flow.math.reduce_sum(loss * sample_weight) / flow.math.reduce_sum(sample_weight)
+
+    weights = [np.array(w, np.float32) for w in ([1, 1], [0, 0], [1, 0])]
+    data = [(np.array([[i], [i + 1]], np.float32), w) for i, w in enumerate(weights)]
+    notes = Notes()
+    stopping = flow.callbacks.EarlyStopping("loss", patience=2)
+    history = quiet(max_epochs=2, callbacks=[notes, stopping]).fit(train, data)
+    assert notes.losses == [0.5, 0.0, 2.0] * 2
+    assert history["loss"] == history["output_1"] == [1.0, 1.0] and "the loss is" not in caplog.text
+    assert np.isnan(quiet(max_epochs=1).fit(train, data[1:2])["loss"][0])
+
+
 @pytest.mark.parametrize(("devices", "steps"), [(1, 5), (2, 1), (2, 5)])
 def test_results_in_pieces_of_devices_and_of_micro_batches_have_rows(devices, steps):
     flow.config.cpu_device_num(devices)

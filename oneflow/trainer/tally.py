@@ -43,6 +43,11 @@ class Tally:
             kind = "a result" if clash in averaged else "an input"
             refuse(ArgumentError, f"metric {clash!r} has the name of {kind} of job {job.name!r}",
                    hint='give it another name: metrics={"...": ...}, or name="..."', source=job.source)  # fmt: skip
+        logged = [output.name for output in self.outputs.averaged] + [prefix + name for name in self.metrics]
+        if taken := next((name for name in logged if name in ("epoch", "step")), None):
+            kind = "metric" if taken in self.metrics else "result"
+            refuse(ArgumentError, f"{kind} {taken!r} of job {job.name!r} has the name of a column of the history",
+                   hint=f'give it another name, e.g. {{"{job.name}_{taken}": ...}}', source=job.source)  # fmt: skip
         self._named: dict[str, Output] = {n: named[n] for n in used if n in named}
         self._fed = {n: arguments.names.index(n) for n in used if n not in named}
         self.known = sorted({*named, *inputs})  # what metrics may be computed of

@@ -164,7 +164,8 @@ class Trainer(Settings):
             has saved, if any. Of a checkpoint that no trainer made, the train job's step counter is the step.
         Returns: the history, of the earlier part of a training that goes on, too.
         Raises:
-          ArgumentError: jobs or data of another kind; neither ``max_epochs`` nor ``max_steps`` was given.
+          ArgumentError: jobs or data of another kind; neither ``max_epochs`` nor ``max_steps`` was given; a result or a metric is
+            called ``epoch`` or ``step``, as columns of the history are.
           CheckpointNotFoundError: there is no checkpoint at ``ckpt_path``.
           CallbackError: a callback, a logger or a metric has raised; the error names it.
           KeyboardInterrupt: after Ctrl-C.

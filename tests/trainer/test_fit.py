@@ -502,6 +502,28 @@ def test_a_metric_with_the_name_of_a_result_or_an_input_is_refused(metric, text)
         quiet(max_epochs=1, metrics=metric).fit(jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data(30, 1))
 
 
+@pytest.mark.parametrize("taken", ["epoch", "step"])
+def test_names_of_columns_of_the_history_are_refused(taken):
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder((10, 4))) -> dict[str, tp.Numpy]:
+        loss = flow.math.reduce_mean(jobs.network(x), axis=[1])
+        jobs.sgd().minimize(loss)
+        return {"loss": loss, taken: flow.math.reduce_sum(x)}
+
+    rule = f"'{taken}' of job 'train' has the name of a column of the history"
+    with pytest.raises(ArgumentError, match=f"(?s)result {rule}.*your line.*try .*'?train_{taken}"):
+        quiet(max_epochs=1).fit(train, jobs.data(10)[0])
+    with pytest.raises(ArgumentError, match=f"metric {rule}"):
+        metrics = {taken: flow.metrics.MeanSquaredError("loss", "loss")}
+        quiet(max_epochs=1, metrics=metrics).fit(jobs.train_job(), jobs.data(10))
+
+    @flow.global_function()
+    def evaluate(x: tp.Numpy.Placeholder((10, 4))) -> dict[str, tp.Numpy]:
+        return {taken: flow.math.reduce_mean(x)}
+
+    assert list(quiet().validate(evaluate, jobs.data(10)[0])) == [f"val_{taken}"]
+
+
 def test_an_argument_that_does_not_exist_is_told_as_the_trainers() -> None:
     with pytest.raises(TypeError, match=r"Trainer\.__init__\(\) got an unexpected keyword argument 'epochs'"):
         flow.Trainer(epochs=3)  # type: ignore[call-arg]

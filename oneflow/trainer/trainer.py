@@ -157,7 +157,8 @@ class Trainer(Settings):
             ``flow.data.ArrayLoader``. Or whole arrays of many rows, a pandas DataFrame, a ``datasets.Dataset``: they are cut
             into batches and shuffled. Or arrays of batches, as ``flow.data.load_mnist`` returns. Or a function that returns
             an iterator, called for each epoch. None for a job that reads by itself. A last batch that is short is left out,
-            unless the job has a parameter ``sample_weight`` of one number for each row, which is 0 for padding.
+            unless the job has a parameter ``sample_weight`` of one number for each row, which is 0 for padding. Logs weight the
+            results of rows with it: the job returns its losses unweighted, and minimizes them times ``sample_weight``.
           val_job: a predict job; its short batches are padded, and padding does not count.
           val_data: as ``data``; not shuffled.
           ckpt_path: a checkpoint to go on from: a path, or ``"last"`` for the newest that ``ModelCheckpoint(save_last=True)``

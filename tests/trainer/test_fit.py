@@ -281,6 +281,19 @@ def test_a_batch_without_weight_does_not_count(caplog):
     assert np.isnan(quiet(max_epochs=1).fit(train, data[1:2])["loss"][0])
 
 
+def test_logs_weight_results_of_rows_and_show_others_as_they_are():
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder((4, 1)), sample_weight: tp.Numpy.Placeholder((4,))) -> dict[str, tp.Numpy]:
+        losses = flow.math.reduce_sum(x * flow.get_variable("w", (1,), initializer=flow.ones_initializer()), axis=[1])
+        minimized = flow.math.reduce_mean(losses * sample_weight)
+        jobs.sgd(0.0).minimize(minimized)
+        return {"loss": losses, "minimized": minimized}
+
+    x, weights = np.arange(4, dtype=np.float32), np.array([0.25, 0.5, 1, 2], np.float32)
+    (row,) = quiet(max_epochs=1).fit(train, [(x[:, None], weights)]).rows
+    assert row["loss"] == pytest.approx(x @ weights / weights.sum()) and row["minimized"] == pytest.approx(x @ weights / 4)
+
+
 @pytest.mark.parametrize(("devices", "steps"), [(1, 5), (2, 1), (2, 5)])
 def test_results_in_pieces_of_devices_and_of_micro_batches_have_rows(devices, steps):
     flow.config.cpu_device_num(devices)

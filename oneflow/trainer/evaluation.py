@@ -64,8 +64,8 @@ class Pass:
         arrived: Callable[[int, Any, Bound, Fed], None],
         keeps: Callable[[Bound], Fed],
         stop: Callable[[], bool],
-    ) -> int:
-        """Submits every batch; ``arrived`` runs for each on the delivery thread. Returns the number of batches."""
+    ) -> None:
+        """Submits every batch; ``arrived`` runs for each on the delivery thread. Raises ArgumentError where there is none."""
         number = 0
         for batch in self._batches():
             try:
@@ -79,7 +79,8 @@ class Pass:
             number += 1
             if stage.error is not None or stop():
                 break
-        return number
+        if not number:
+            refuse(ArgumentError, f"the {self._what} gave no batch", source=self.job.source)
 
     @staticmethod
     def _arrived(stage: Stage, arrived: Callable[..., None], number: int, bound: Bound, fed: Fed, value: Any) -> None:
@@ -130,9 +131,7 @@ class Evaluation(Pass):
             found.update(self.tally.result())
             hooks("on_test_end", found)
 
-        batches = self.run(stage, arrived, self.tally.keeps, stop)
-        if not batches:
-            refuse(ArgumentError, f"the {self._what} gave no batch", source=self.job.source)
+        self.run(stage, arrived, self.tally.keeps, stop)
         stage.wait_for(end)
         return found
 
@@ -161,14 +160,14 @@ class Prediction(Pass):
 
         self.run(stage, arrived, lambda bound: {}, stop)
         stage.wait_for(lambda: hooks("on_predict_end", {}))
-        joined = [np.concatenate(p) if o.per_row else np.stack(p) for p, o in zip(self._parts, self._outputs, strict=True) if p]
+        joined = [np.concatenate(p) if o.per_row else np.stack(p) for p, o in zip(self._parts, self._outputs, strict=True)]
         return _like(self.job.graph.returns, iter(joined))
 
 
 def _like(returned: Any, arrays: Iterator[np.ndarray]) -> Any:
     """The nesting that a body returned, with arrays in place of Blobs."""
     if isinstance(returned, Blob):
-        return next(arrays, None)
+        return next(arrays)
     if isinstance(returned, Mapping):
         return {key: _like(item, arrays) for key, item in returned.items()}
     if isinstance(returned, (tuple, list)):

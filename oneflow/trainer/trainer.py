@@ -208,6 +208,8 @@ class Trainer(Settings):
           data: as for ``fit``; not shuffled. Short batches are padded, and padding does not count.
           ckpt_path: what to load before: a path, ``"best"`` or ``"last"``.
         Returns: means and metrics over all rows; their names begin with ``val_``.
+        Raises:
+          ArgumentError: a job or data of another kind, or no batch.
         """
         return self._evaluate("validating", "val_", job, data, ckpt_path, self.limit_val_batches)
 
@@ -229,6 +231,8 @@ class Trainer(Settings):
         Returns: arrays in the structure that the job returns: those with rows joined to the rows of the data, others stacked.
           Variables and what is reduced over the batch have no rows. Otherwise a result whose axis 0 has the size of the batch
           is taken for rows, also where that is by chance, as of a matrix of classes.
+        Raises:
+          ArgumentError: a job or data of another kind, or no batch; the job returns a list of tensors.
         """
         self._check_idle("predict")
         _check_job("job", job, train=False)

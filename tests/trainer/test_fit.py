@@ -454,6 +454,7 @@ def test_errors_of_the_data_pass_through():
         (lambda: flow.Trainer(max_epochs=1, val_check_interval=0.5).fit(jobs.train_job(), lambda: iter([])), "have no length"),
         (lambda: flow.Trainer(max_epochs=1, limit_train_batches=0.5).fit(jobs.train_job(), lambda: iter([])), "have no length"),
         (lambda: flow.Trainer().test(jobs.eval_job(), []), "gave no batch"),
+        (lambda: flow.Trainer().predict(jobs.eval_job(), []), "the data to predict gave no batch"),
         (lambda: flow.Trainer(max_epochs=1.5), "max_epochs must be an int"),
         (lambda: flow.Trainer(max_steps=-2), "max_steps must be an int"),
         (lambda: flow.Trainer(log_every_n_steps=0), "log_every_n_steps"),

@@ -11,7 +11,7 @@ import numpy as np
 from .._base.refuse import refuse
 from .._signature.inputs import InputDef
 from ..data.arrays import as_array, holds_numbers, is_array, is_frame
-from ..errors import FeedDtypeError, FeedError, FeedShapeError
+from ..errors import ArgumentError, FeedDtypeError, FeedError, FeedShapeError
 from ..job import JobFunction
 from ..runtime import processes
 
@@ -65,8 +65,13 @@ class Arguments:
             return None
         index = self.names.index(SAMPLE_WEIGHT)
         structure = self._parameters[index].structure
-        is_vector = isinstance(structure, InputDef) and self._shape(structure) == (self.batch_size,)
-        return index if is_vector else None
+        if not isinstance(structure, InputDef) or self._shape(structure) != (self.batch_size,):
+            return None
+        if structure.kind != "Numpy":
+            rule = f"input {SAMPLE_WEIGHT!r} of job {self.job.name!r} must be one array, and is declared as tp.{structure.kind}"
+            hint = "declare the job's inputs with tp.Numpy.Placeholder: short batches are padded then"
+            refuse(ArgumentError, rule, hint=hint, source=self.job.source)
+        return index
 
     def _size(self, definition: InputDef) -> int:
         return definition.shape[0] // self._parts

@@ -364,6 +364,18 @@ def test_weights_that_are_no_number_for_each_row(weights, text):
         quiet(max_epochs=1).fit(train, [(jobs.data(10)[0], weights)])
 
 
+def test_weights_of_rows_are_one_array():
+    @flow.global_function("train")
+    def train(x: tp.ListNumpy.Placeholder((4, 2)), sample_weight: tp.ListNumpy.Placeholder((4,))) -> tp.ListNumpy:
+        loss = flow.math.reduce_sum(x * flow.get_variable("w", (1,), initializer=flow.ones_initializer()), axis=[1])
+        jobs.sgd().minimize(loss * sample_weight)
+        return loss
+
+    text = "(?s)'sample_weight' of job 'train' must be one array, and is declared as tp.ListNumpy.*with tp.Numpy.Placeholder"
+    with pytest.raises(ArgumentError, match=text):
+        quiet(max_epochs=1).fit(train, [(np.ones((4, 2), np.float32), np.ones(4, np.float32))])
+
+
 # --- prediction
 
 

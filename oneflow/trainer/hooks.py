@@ -45,10 +45,10 @@ class Hooks:
                 raise HookError(who, f"at step {arguments[0]}" if name in _OF_STEPS else "") from error
 
 
-def guarded(method: Callable[..., Any], *arguments: Any) -> Any:
+def guarded(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """Calls a method of a callback, logger or metric, whose error is reported with its name."""
     try:
-        return method(*arguments)
+        return method(*arguments, **named)
     except Exception as error:
         owner = type(getattr(method, "__self__", method)).__name__
         raise HookError(f"{owner}.{getattr(method, '__name__', '__call__')}") from error

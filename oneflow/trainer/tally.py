@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,7 @@ class Tally:
         for metric in self.metrics.values():
             each = _flat_rows([arrays[n] for n in metric.inputs])
             w = None if weights is None or not len(each[0]) else np.repeat(weights, len(each[0]) // len(weights))
-            guarded(_updater(metric, w), *each)
+            guarded(metric.update, *each, **({} if w is None else {"weights": w}))
 
     def result(self) -> dict[str, Any]:
         """The means and the metrics over everything that was counted."""
@@ -111,17 +111,6 @@ class Tally:
 def _taken(output: Output, value: Any) -> np.ndarray:
     array = output.take(value)
     return np.empty(0) if array is None else array
-
-
-def _updater(metric: Metric, weights: np.ndarray | None) -> Callable[..., None]:
-    """``metric.update`` with the weights of the rows."""
-    if weights is None:
-        return metric.update
-
-    def update(*arrays: Any) -> None:
-        metric.update(*arrays, weights=weights)
-
-    return update
 
 
 def _flat_rows(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -294,6 +294,14 @@ def test_logs_weight_results_of_rows_and_show_others_as_they_are():
     assert row["loss"] == pytest.approx(x @ weights / weights.sum()) and row["minimized"] == pytest.approx(x @ weights / 4)
 
 
+def test_a_metric_that_raises_is_named_where_rows_have_weights():
+    def bad(losses):
+        raise ArithmeticError("bad")
+
+    with pytest.raises(CallbackError, match="^Function.update raised ArithmeticError"):
+        quiet(max_epochs=1, metrics=flow.metrics.Function(bad, ["loss"])).fit(weighted_job(), jobs.data())
+
+
 @pytest.mark.parametrize(("devices", "steps"), [(1, 5), (2, 1), (2, 5)])
 def test_results_in_pieces_of_devices_and_of_micro_batches_have_rows(devices, steps):
     flow.config.cpu_device_num(devices)

@@ -20,6 +20,7 @@ import numpy as np
 from .._base import check, jax_versions, native
 from .._base.frames import show_users_frames
 from .._base.refuse import refuse, shown
+from .._base.source import of_function
 from ..errors import ArgumentError, ResultError
 from ..graph.graph import Watch
 from .waiting import INTERRUPTIBLE_FROM_SECONDS, flat, wait_interruptibly
@@ -507,9 +508,21 @@ class Result(Record, concurrent.futures.Future[T]):
                         "  try        a plain function; or write `await job.submit(...)` where the job is called"
                     )
             except BaseException as error:
-                self._report(error)
+                self._report(self._miscalled(callback, error) or error)
             finally:
                 deliverer.leave_user_code()
+
+    def _miscalled(self, callback: Callable[[Any], Any], error: BaseException) -> ResultError | None:
+        """The error of a callback that cannot be called with one argument, which has no line of its own; None for others."""
+        has_begun = error.__traceback__ is None or error.__traceback__.tb_next is not None
+        if has_begun or type(error) is not TypeError or not hasattr(callback, "__code__"):
+            return None
+        source = of_function(callback)
+        made = ResultError(
+            f"the callback of job {self.job_name!r} must take one argument: {error}\n  defined    {source}   {source.text}"
+        )
+        made.__cause__ = error
+        return made
 
     def _report(self, error: BaseException) -> None:
         self.delivery.deliverer.report(error, self.job_name)

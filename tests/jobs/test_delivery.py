@@ -136,6 +136,28 @@ def test_a_callback_that_is_an_async_function_is_an_error(capfd):
     assert "await job.submit(...)" in capfd.readouterr().err
 
 
+def test_a_callback_that_does_not_take_one_argument_is_named_with_its_line():
+    def takes_none():
+        raise AssertionError
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        return x
+
+    for register in (lambda: job(ONE)(takes_none), lambda: job.submit(ONE).add_done_callback(takes_none)):
+        register()
+        text = r"(?s)'job' must take one argument: .*takes_none\(\) takes 0.*test_delivery.py:\d+   def takes_none\(\):"
+        with pytest.raises(flow.errors.CallbackError, match=text):
+            flow.sync_default_session()
+
+    def fails(value):
+        takes_none(value)
+
+    job(ONE)(fails)
+    with pytest.raises(flow.errors.CallbackError, match="raised TypeError"):
+        flow.sync_default_session()
+
+
 def test_failing_callback_surfaces_once_and_later_ones_run(capfd):
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base.dtype import bfloat16
 from .._base.refuse import refuse
 from ..data.arrays import as_array, is_array
 from ..errors import ArgumentError, CheckpointError
@@ -48,14 +49,20 @@ def encoded(value: Any, what: str) -> Any:
 
 def _array(value: Any, what: str) -> dict[str, Any]:
     array = as_array(value, f"the state of {what}")
-    if array.dtype.kind not in "biufc":
+    if array.dtype.kind not in "biufc" and array.dtype != bfloat16.numpy_dtype:
         refuse(ArgumentError, f"the state of {what} holds an array of {array.dtype}, which a checkpoint cannot keep")
-    little = array.astype(array.dtype.newbyteorder("<"))
+    bits = array.view(_stored(array.dtype))
+    little = bits.astype(bits.dtype.newbyteorder("<"))
     library = "torch" if hasattr(value, "detach") else "numpy"
     return {
         _KIND: "array", "library": library, "dtype": array.dtype.name, "shape": list(array.shape),
         "value": base64.b64encode(little.tobytes()).decode(),
     }  # fmt: skip
+
+
+def _stored(dtype: np.dtype) -> np.dtype:
+    """The dtype in which the bits of an array are kept: NumPy has no byte orders of bfloat16."""
+    return np.dtype(np.int16) if dtype == bfloat16.numpy_dtype else dtype
 
 
 def decoded(value: Any) -> Any:
@@ -85,11 +92,13 @@ def _decoded(value: Any) -> Any:
         return {_decoded(k): _decoded(v) for k, v in inner}
     if kind != "array":
         raise ValueError(f"kind {kind!r}")
-    dtype = np.dtype(value["dtype"])
-    raw = np.frombuffer(base64.b64decode(inner, validate=True), dtype.newbyteorder("<"))
-    array = raw.astype(dtype).reshape(value["shape"])
+    dtype = bfloat16.numpy_dtype if value["dtype"] == bfloat16.name else np.dtype(value["dtype"])
+    stored = _stored(dtype)
+    raw = np.frombuffer(base64.b64decode(inner, validate=True), stored.newbyteorder("<"))
+    bits = raw.astype(stored).reshape(value["shape"])
     if value["library"] == "torch":
         import torch
 
-        return torch.from_numpy(array)
-    return array
+        tensor = torch.from_numpy(bits)
+        return tensor.view(torch.bfloat16) if dtype == bfloat16.numpy_dtype else tensor
+    return bits.view(dtype)

@@ -387,6 +387,35 @@ def test_state_of_a_callback_that_is_gone_is_told(tmp_path):
         quiet(max_epochs=3).fit(jobs.train_job(), jobs.data(), ckpt_path=tmp_path / "two")
 
 
+def test_arrays_of_bfloat16_in_the_state_of_a_callback_are_kept(tmp_path):
+    import ml_dtypes
+    import torch
+
+    bits = np.array([[0x3F80, 0x0001, 0x8000], [0x7FC1, 0xFF80, 0x4049]], np.uint16)  # 1, subnormal, -0, a NaN, -inf, pi
+    array = bits.view(ml_dtypes.bfloat16)
+
+    class Keeps(flow.callbacks.Callback):
+        def state_dict(self):
+            tensor = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
+            return {"array": array, "column": array[:, 1], "number": array[0, 0], "tensor": tensor}
+
+        def load_state_dict(self, state):
+            self.state = state
+
+    trainer = quiet(max_epochs=1, callbacks=Keeps())
+    trainer.fit(jobs.train_job(), jobs.data())
+    trainer.save_checkpoint(tmp_path / "saved")
+    again = Keeps()
+    quiet(max_epochs=2, callbacks=again).fit(jobs.train_job(), jobs.data(), ckpt_path=tmp_path / "saved")
+    for name, expected in {"array": bits, "column": bits[:, 1], "number": bits[0, 0]}.items():
+        found = again.state[name]
+        assert found.dtype == ml_dtypes.bfloat16 and found.shape == expected.shape
+        np.testing.assert_array_equal(found.view(np.uint16), expected)
+    tensor = again.state["tensor"]
+    assert tensor.dtype == torch.bfloat16
+    np.testing.assert_array_equal(tensor.view(torch.int16).numpy().view(np.uint16), bits)
+
+
 def test_a_loader_that_was_changed_is_told(tmp_path):
     trainer = quiet(max_steps=3)
     trainer.fit(jobs.train_job(), flow.data.ArrayLoader(jobs.data(), 10, shuffle=True))

@@ -94,6 +94,17 @@ def not_inlined(closed: Any) -> Callable[..., list[Any]]:
     return jaxpr_as_fun(ClosedJaxpr(Jaxpr((), jaxpr.invars, jaxpr.outvars, [call], debug_info=jaxpr.debug_info), ()))
 
 
+def sharding_of_callback(context: Any) -> Any:
+    """Which device calls Python in a program for several: the first one, or each one inside of ``shard_map``.
+
+    Args:
+      context: that of a lowering rule.
+    """
+    from jax._src.callback import _callback_op_sharding
+
+    return _callback_op_sharding(context.module_context.axis_context, None, context.avals_out)
+
+
 # --- warnings
 
 

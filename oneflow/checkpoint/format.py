@@ -293,7 +293,10 @@ class Checkpoint(Mapping[str, FileValue]):
         except FileNotFoundError:
             complain(CheckpointNotFoundError, f"{nothing}: the path does not exist", full_path=full_path)
         except NotADirectoryError:
-            complain(CheckpointNotFoundError, f"{nothing}: it is a file, and checkpoints are directories", full_path=full_path)
+            hint = "flow.load_variables reads safetensors files" if self.path.endswith(".safetensors") else ""
+            complain(
+                CheckpointNotFoundError, f"{nothing}: it is a file, and checkpoints are directories", hint, full_path=full_path
+            )
         except OSError as error:
             complain(CheckpointError, f"checkpoint {self.path!r} cannot be read: {error.strerror}", full_path=full_path)
         self._others = {name for name, is_dir in found if not is_dir}

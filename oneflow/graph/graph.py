@@ -213,7 +213,8 @@ class Graph:
         node = Node(self, op, full_name, inputs, attrs, self.scope, source, repetition=repetition)
         node.outputs = tuple(
             Blob._of(
-                node, i, shape, dt, suffix=suffix or f"out_{i}", batch_axis=batch_axis,
+                node, i, shape, dt, suffix=suffix or f"out_{i}",
+                batch_axis=batch_axis if batch_axis is None or batch_axis < len(shape) else None,
                 is_dynamic=is_dynamic, is_tensor_list=is_tensor_list,
             )
             for i, (shape, dt) in enumerate(outputs)

@@ -20,8 +20,8 @@ from ..graph.node import Blob
 from ..graph.op import OpDef
 from ._arrays import label
 from ._emit import OPS, emit_many, fail, want
+from ._host_call import Spec, call_on_host
 
-Spec = tuple[tuple[int, ...], np.dtype]
 ATTRIBUTE_TYPES = (bool, int, float, str, tuple, dtype)
 REGISTERED: dict[str, CustomOp] = {}
 
@@ -431,4 +431,4 @@ def _call_back(run: Any, of: Any, name: str, who: str, specs: Sequence[Spec], ar
             callback.report(wrapped, of)
         return [np.zeros(*spec) for spec in specs]
 
-    return jax.pure_callback(safely, [jax.ShapeDtypeStruct(*spec) for spec in specs], *arrays, vmap_method="sequential")
+    return call_on_host(safely, specs, *arrays)

@@ -93,12 +93,22 @@ def _look_for_nonfinite(state: StepState, plan: Plan, results: Results, before: 
 def _failed(graph: Graph, error: Exception) -> ExecutionError:
     if (found := nan_among_causes(error)) is not None:
         return ExecutionError(_nan_text(graph, error, found))
-    return ExecutionError(
-        f"a step of job {graph.name!r} failed on the device: {str(error).splitlines()[0][:500]}\n"
-        f"{row_of(graph)}\n"
-        f"  its state  as it was before this call\n"
-        f"  try        smaller shapes; job.summary() shows the working memory that the compiled job needs"
-    )
+    first, *rest = str(error).splitlines() or [type(error).__name__]
+    rows = [f"a step of job {graph.name!r} failed on the device: {first[:500]}"]
+    if "Traceback (most recent call last)" in first:  # of Python that an op over JAX arrays calls back
+        rows[0] = f"a step of job {graph.name!r} failed: Python that it calls raised {_raised(rest)}"
+    rows += [row_of(graph), "  its state  as it was before this call"]
+    if "RESOURCE_EXHAUSTED" in first:
+        rows.append("  try        smaller shapes; job.summary() shows the working memory that the compiled job needs")
+    return ExecutionError("\n".join(rows))
+
+
+def _raised(traceback: Sequence[str]) -> str:
+    """The error at the end of a traceback's text, which has no lines of source, and where it was raised."""
+    lines = [line.strip() for line in traceback]
+    last = max((i for i, line in enumerate(lines) if line.startswith('File "')), default=-1)
+    error = " ".join(lines[last + 1 :])[:300]
+    return f"{error} ({lines[last]})" if last >= 0 else error
 
 
 def _nan_text(graph: Graph, error: Exception, found: BaseException) -> str:

@@ -121,6 +121,36 @@ def test_host_op():
     np.testing.assert_allclose(predict(host_power), X**2, rtol=1e-6)
 
 
+@pytest.mark.parametrize("view", ["consistent", "mirrored"])
+@pytest.mark.parametrize("dtype", [flow.float32, flow.float64, flow.int64], ids=str)
+def test_host_op_of_several_devices(dtype, view):
+    flow.config.cpu_device_num(2)
+    config = flow.FunctionConfig()
+    config.default_logical_view(getattr(flow.scope, f"{view}_view")())
+    config.default_placement_scope(flow.scope.placement("cpu", "0:0-1"))
+
+    @register_host_op(
+        "doubled", outputs=("doubled", "count"), shape=lambda x: [x, ((), flow.int64)], grad=lambda i, o, c: (2 * c[0],)
+    )
+    def doubled(x):
+        return x * 2, np.int64(x.size)
+
+    @flow.global_function("train", config)
+    def job(x: tp.Numpy.Placeholder((6, 20_000), dtype=dtype)) -> tuple[tp.Numpy, tp.Numpy]:
+        w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+        y, count = doubled(x)
+        scaled, _ = doubled(flow.cast(y, flow.float32) * w)
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0])).minimize(scaled)
+        return scaled, flow.reshape(count, (1,))
+
+    x = np.arange(120_000).reshape(6, 20_000).astype(dtype.numpy_dtype) % 7
+    scaled, count = job(x)
+    np.testing.assert_array_equal(scaled, 4 * x)
+    np.testing.assert_array_equal(count, [120_000] if view == "consistent" else [60_000] * 2)
+    means = 1 if view == "consistent" else 2  # one of each device, which are added up
+    np.testing.assert_allclose(variable(), [1 - means * 4 * x.mean()], rtol=1e-5)
+
+
 def test_host_op_of_another_shape_without_gradient():
     @register_host_op("count_by_sign", outputs=("counts",), shape=lambda x: ((2,), flow.int64))
     def count_by_sign(x):
@@ -188,6 +218,18 @@ def test_a_failing_gradient_on_the_host():
         job()
     assert isinstance(caught.value.__cause__, KeyError)
     np.testing.assert_array_equal(variable(), X)
+
+
+def test_an_error_of_python_that_an_op_over_jax_arrays_calls_back():
+    def fails(x):
+        raise ValueError("my own text")
+
+    calls_back = register_op("calls_back")(lambda x: jax.pure_callback(fails, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+    with pytest.raises(
+        flow.errors.ExecutionError, match=r"raised ValueError: my own text \(File .*test_custom.py.* in fails\)"
+    ) as caught:
+        predict(calls_back)
+    assert "smaller shapes" not in str(caught.value)
 
 
 def test_a_mistake_names_the_line_of_the_function():

@@ -20,7 +20,7 @@ from .meshes import TargetMeshes
 from .process import WorkerProcess
 from .target import Target
 
-_CALLS_PYTHON = ("pure_callback", "io_callback", "call_on_host", "categorical_ordinal_encode")  # primitives
+_CALLS_PYTHON = ("pure_callback", "io_callback", "call_on_host")  # primitives
 _PLATFORMS = {"gpu": "cuda", "tpu": "tpu"}
 
 

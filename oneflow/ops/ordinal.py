@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from ..graph.graph import OP_VARIABLE, current
 from ..graph.node import Blob
 from ._arrays import Array, label
 from ._emit import emit_many, fail, op, want
+from ._host_call import call_on_host
 from ._ordinal_index import OrdinalIndex
 
 
@@ -39,44 +39,6 @@ class _HostCall:
         return tuple(a.reshape(*lead, -1) for a in (numbers, first, rows, count))
 
 
-@lru_cache(maxsize=1)
-def _call_on_host() -> Any:
-    """The JAX primitive that calls a ``_HostCall``.
-
-    ``jax.pure_callback`` copies the arguments to the device first, and waits for a thread of the pool that the step itself
-    occupies: on one core, for ever.
-    """
-    from jax.extend.core import Primitive
-    from jax.interpreters import batching, mlir
-
-    primitive = Primitive("categorical_ordinal_encode")
-    primitive.multiple_results = True
-
-    def shapes(table: Any, size: Any, keys: Any, *, call: _HostCall) -> list[Any]:
-        each = keys.update(dtype=np.dtype(np.int32))
-        return [each, each, each, size.update(dtype=np.dtype(np.int32))]
-
-    def lower(context: Any, *operands: Any, call: _HostCall) -> Any:
-        results, _, _ = mlir.emit_python_callback(
-            context, call, None, list(operands), context.avals_in, context.avals_out, has_side_effect=False
-        )
-        return results
-
-    def batch(arrays: Any, axes: Any, *, call: _HostCall) -> Any:
-        devices = next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)
-        stacked = [
-            jnp.broadcast_to(a, (devices, *a.shape)) if axis is None else jnp.moveaxis(a, axis, 0)
-            for a, axis in zip(arrays, axes, strict=True)
-        ]
-        return primitive.bind(*stacked, call=call), [0] * 4
-
-    primitive.def_impl(lambda *arrays, call: list(map(jnp.asarray, call(*arrays))))
-    primitive.def_abstract_eval(shapes)
-    mlir.register_lowering(primitive, lower)
-    batching.primitive_batchers[primitive] = batch
-    return primitive
-
-
 @op("categorical_ordinal_encode", multiple_results=True, nondifferentiable=True)
 def _encode(table: Array, size: Array, keys: Array) -> tuple[Array, Array, Array]:
     """The keys' numbers, and the table and its size with the new keys entered.
@@ -89,7 +51,8 @@ def _encode(table: Array, size: Array, keys: Array) -> tuple[Array, Array, Array
     capacity = table.shape[0] // 2
     flat = lax.reshape(jnp.asarray(keys), (keys.size,))
     call = _HostCall(min(capacity, int(np.iinfo(flat.dtype).max)))
-    numbers, first, rows, count = _call_on_host().bind(table, size, flat, call=call)
+    specs = [(flat.shape, np.int32)] * 3 + [(size.shape, np.int32)]
+    numbers, first, rows, count = call_on_host(call, specs, table, size, flat, stacked=True)
     fresh = size + lax.iota(size.dtype, keys.size) + jnp.asarray(1, size.dtype)
     pairs = lax.reshape(jnp.asarray(table), (capacity, 2)).at[rows].set(jnp.stack([flat[first], fresh], axis=1), mode="drop")
     new_size = size + lax.convert_element_type(count, size.dtype)

@@ -251,12 +251,13 @@ def _class_of_shares(key: Any, shares: Array, top_p: float) -> Array:
     It is where a random part of their probability is reached, whatever classes follow. The most likely classes are first.
     """
     last = shares.ndim - 1
-    before = lax.sub(lax.cumsum(shares, last), shares)
+    upto = lax.cumsum(shares, last)
     is_first = lax.eq(lax.broadcasted_iota(np.int32, shares.shape, last), np.int32(0))
-    taken = (before < shares.dtype.type(top_p)) | is_first
-    upto = lax.cumsum(jnp.where(taken, shares, shares.dtype.type(0)), last)
-    reached = jax.random.uniform(key, (*shares.shape[:-1], 1), shares.dtype) * upto[..., -1:]
-    return jnp.minimum(jnp.sum(upto <= reached, last, dtype=np.int32), jnp.sum(taken, last, dtype=np.int32) - 1)
+    taken = (upto - shares < shares.dtype.type(top_p)) | is_first
+    count = jnp.sum(taken, last, dtype=np.int32)
+    together = jnp.take_along_axis(upto, count[..., None] - 1, last, mode="promise_in_bounds")
+    reached = jax.random.uniform(key, together.shape, shares.dtype) * together
+    return jnp.minimum(jnp.sum(upto <= reached, last, dtype=np.int32), count - 1)
 
 
 def _class_in_order(order: Array, number: Array) -> Array:

@@ -112,10 +112,10 @@ def found(native: bool, view: str = "consistent", devices: int = 1) -> tuple[lis
     """What a job that looks for the largest numbers of each row gives, and its program."""
     flow.clear_default_session()
     if devices > 1:
-        flow.config.cpu_device_num(devices)
+        flow.config.gpu_device_num(devices)
     flow.config.enable_native_cpu(native)
     config = flow.FunctionConfig()
-    config.default_placement_scope(flow.scope.placement("cpu", f"0:0-{devices - 1}"))
+    config.default_placement_scope(flow.scope.placement("gpu", f"0:0-{devices - 1}"))
     config.default_logical_view(getattr(flow.scope, f"{view}_view")())
 
     @flow.global_function("predict", config)

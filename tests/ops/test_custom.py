@@ -124,10 +124,10 @@ def test_host_op():
 @pytest.mark.parametrize("view", ["consistent", "mirrored"])
 @pytest.mark.parametrize("dtype", [flow.float32, flow.float64, flow.int64], ids=str)
 def test_host_op_of_several_devices(dtype, view):
-    flow.config.cpu_device_num(2)
+    flow.config.gpu_device_num(2)
     config = flow.FunctionConfig()
     config.default_logical_view(getattr(flow.scope, f"{view}_view")())
-    config.default_placement_scope(flow.scope.placement("cpu", "0:0-1"))
+    config.default_placement_scope(flow.scope.placement("gpu", "0:0-1"))
 
     @register_host_op(
         "doubled", outputs=("doubled", "count"), shape=lambda x: [x, ((), flow.int64)], grad=lambda i, o, c: (2 * c[0],)

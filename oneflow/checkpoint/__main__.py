@@ -1,4 +1,4 @@
-"""``oneflow checkpoint``: lists, shows, verifies and compares checkpoints, without starting JAX."""
+"""``oneflow checkpoint``: lists, shows, verifies and compares checkpoints and safetensors files, without starting JAX."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ..errors import CheckpointError, OneFlowError
 from . import inspection
 from .format import Checkpoint
 from .layout import OUT
+from .safetensors import File
 
 _EPILOG = """examples:
   oneflow checkpoint list ./run
@@ -38,18 +39,19 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     verbs = made.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
-    either = "a checkpoint, or a directory of checkpoints"
+    one = "a checkpoint, or a safetensors file"
+    either = f"{one}, or a directory of them"
     for run, name, does, paths in (
         (_list, "list", "one line for each checkpoint", either),
-        (_show, "show", "what a checkpoint holds", "a checkpoint"),
+        (_show, "show", "what a checkpoint holds", one),
         (_verify, "verify", "read every file and compare it with its digests", either),
     ):
         verb = verbs.add_parser(name, help=does)
         verb.add_argument("paths", nargs="+", metavar="PATH", help=paths)
         verb.set_defaults(run=run)
     compare = verbs.add_parser("diff", help="how two checkpoints differ, bit for bit")
-    compare.add_argument("one", metavar="PATH", help="a checkpoint")
-    compare.add_argument("other", metavar="PATH", help="another one")
+    compare.add_argument("one", metavar="PATH", help=one)
+    compare.add_argument("other", metavar="PATH", help="another one, of either kind")
     compare.set_defaults(run=_diff)
     return made
 
@@ -57,11 +59,14 @@ def parser() -> argparse.ArgumentParser:
 def _list(options: Any) -> int:
     for path in _each(options.paths):
         try:
-            stored = Checkpoint(path, unfinished=True)
-            extra = {} if stored.is_single else stored.extra()
+            stored = inspection.opened(path, unfinished=True)
+            extra = inspection.extra_of(stored)
             names = list(stored)
         except CheckpointError as error:
             print(f"{path}  damaged: {_in_one_line(error)}")
+            continue
+        if isinstance(stored, File):
+            print(f"{path}  {len(names)} variables, {_size(sum(map(inspection.size_of, stored.values())))}  safetensors")
             continue
         size = sum(os.path.getsize(file) for file in (os.path.join(path, name, OUT) for name in names) if os.path.isfile(file))
         state = "" if stored.is_finished or not stored.description.exists else "  not finished"
@@ -84,21 +89,36 @@ def _noted(extra: dict[str, Any]) -> str:
 
 def _show(options: Any) -> int:
     for path in options.paths:
-        stored = Checkpoint(path)
-        if stored.is_single:
+        stored = inspection.opened(path)
+        if isinstance(stored, Checkpoint) and stored.is_single:
             raise CheckpointError(f"{path!r} is one variable of a checkpoint; show {os.path.dirname(os.path.abspath(path))!r}")
-        values = [stored[name] for name in stored]
+        values: list[inspection.Value] = [stored[name] for name in stored]
         width = max((len(value.name) for value in values), default=0)
         for value in values:
-            size = os.path.getsize(value.file_path)
-            print(f"{value.name:<{width}}  {inspection.described(value):<24}  {_size(size)}")
-        digests = stored.description.digests
-        verifiable = "no digests" if digests is None else f"crc32 of each {_size(digests.chunk)}"
-        total = sum(os.path.getsize(value.file_path) for value in values)
-        print(f"{path}: {len(values)} variables, {_size(total)}, {verifiable}{_noted(stored.extra())}")
-        if metadata := stored.extra().get("metadata"):
+            print(f"{value.name:<{width}}  {inspection.described(value):<24}  {_size(inspection.size_of(value))}")
+        extra = inspection.extra_of(stored)
+        metadata: Any
+        if isinstance(stored, File):
+            kind, metadata = "safetensors, no digests", _readable(extra)
+        else:
+            digests, metadata = stored.description.digests, extra.get("metadata")
+            kind = "no digests" if digests is None else f"crc32 of each {_size(digests.chunk)}"
+        print(f"{path}: {len(values)} variables, {_size(sum(map(inspection.size_of, values)))}, {kind}{_noted(extra)}")
+        if metadata:
             print(json.dumps({"metadata": metadata}, indent=1))
     return 0
+
+
+def _readable(texts: dict[str, str]) -> dict[str, Any]:
+    """The metadata of a safetensors file: of texts that are JSON, what they say."""
+    return {name: _of_json(text) for name, text in texts.items()}
+
+
+def _of_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _verify(options: Any) -> int:

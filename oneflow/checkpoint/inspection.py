@@ -1,4 +1,4 @@
-"""Reports on checkpoints on disk: which there are, their contents, whether they are whole, how two differ.
+"""Reports on checkpoints and safetensors files on disk: which there are, their contents, whether they are whole, how two differ.
 
 Without a session: nothing here starts JAX.
 """
@@ -8,23 +8,48 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import numpy as np
 
 from ..errors import CheckpointError, CheckpointNotFoundError
-from . import hidden
+from . import hidden, safetensors
 from .format import Checkpoint, FileValue, MissingMetaError
 from .layout import DONE, EXTRA, OUT, complain, describe
 
+Value = FileValue | safetensors.StoredTensor
+
+
+def opened(path: str, *, unfinished: bool = False) -> Checkpoint | safetensors.File:
+    """The checkpoint, or the safetensors file, at a path; what each raises."""
+    return safetensors.File(path) if safetensors.is_one(path) else Checkpoint(path, unfinished=unfinished)
+
+
+def size_of(value: Value) -> int:
+    """The bytes that a value takes on disk; 0 where its file is missing."""
+    if isinstance(value, FileValue):
+        return os.path.getsize(value.file_path)
+    return prod(value.shape) * value.dtype.bytes
+
+
+def extra_of(stored: Checkpoint | safetensors.File) -> dict[str, Any]:
+    """What a checkpoint holds beside its variables; of a safetensors file its metadata, texts by name."""
+    if isinstance(stored, safetensors.File):
+        return dict(stored.metadata)
+    return {} if stored.is_single else stored.extra()
+
 
 def checkpoints_in(path: str) -> list[str]:
-    """The checkpoint at a path; or, of a directory of checkpoints, all of them, by name.
+    """The checkpoint or safetensors file at a path; or, of a directory of them, all of them, by name.
 
     Raises:
       CheckpointNotFoundError: there are none.
     """
+    if os.path.isfile(path) and safetensors.is_one(path):  # also a damaged one
+        return [path]
     if not os.path.isdir(path) or is_checkpoint(path):
-        return [Checkpoint(path, unfinished=True).path]
+        return [opened(path, unfinished=True).path]
     found = _children(path)
     if not found:
         deeper = [child for child in sorted(entry.path for entry in os.scandir(path) if entry.is_dir()) if _children(child)]
@@ -36,9 +61,13 @@ def checkpoints_in(path: str) -> list[str]:
 
 
 def _children(path: str) -> list[str]:
-    """The checkpoints directly in a directory, by name."""
-    names = sorted(n for n in os.listdir(path) if not hidden.is_hidden(n) and is_checkpoint(os.path.join(path, n)))
-    return [os.path.join(path, name) for name in names]
+    """The checkpoints and safetensors files directly in a directory, by name."""
+
+    def is_shown(name: str) -> bool:
+        child = os.path.join(path, name)
+        return not hidden.is_hidden(name) and (is_checkpoint(child) or (os.path.isfile(child) and safetensors.is_one(child)))
+
+    return [os.path.join(path, name) for name in sorted(filter(is_shown, os.listdir(path)))]
 
 
 def is_checkpoint(path: str) -> bool:
@@ -67,11 +96,13 @@ class Verdict:
 
 
 def verify(path: str) -> Verdict:
-    """Reads all files of a checkpoint and compares them with their digests.
+    """Reads all files of a checkpoint and compares them with their digests; of a safetensors file, which has none, all values.
 
     Raises:
       CheckpointNotFoundError: there is no checkpoint.
     """
+    if safetensors.is_one(path):
+        return _verify_safetensors(path)
     try:
         stored = Checkpoint(path)
         digests = None if stored.is_single else stored.description.digests
@@ -104,6 +135,23 @@ def _verify_one(path: str) -> Verdict:
     return Verdict([], 1, os.path.getsize(value.file_path), value.is_verifiable)
 
 
+def _verify_safetensors(path: str) -> Verdict:
+    errors, size = [], 0
+    try:
+        values = list(safetensors.File(path).values())
+    except CheckpointNotFoundError:
+        raise
+    except CheckpointError as error:
+        return Verdict([error], 0, 0, False)
+    for value in values:
+        try:
+            value.numpy()
+            size += size_of(value)
+        except CheckpointError as error:
+            errors.append(error)
+    return Verdict(errors, len(values), size, False)
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """How a variable of one checkpoint differs from that of another.
@@ -123,20 +171,22 @@ def differences(one: str, other: str) -> Iterator[Difference]:
     Raises:
       CheckpointError: one of them is damaged.
     """
-    first, second = Checkpoint(one), Checkpoint(other)
+    first, second = opened(one), opened(other)
     for name in sorted({*first, *second}):
         if name not in first or name not in second:
             yield Difference(name, f"only in {one if name in first else other}")
             continue
         if what := _difference(first[name], second[name]):
             yield Difference(name, what)
-    mine, theirs = first.extra(), second.extra()
+    if type(first) is not type(second):
+        return
+    mine, theirs = extra_of(first), extra_of(second)
     for key in sorted({*mine, *theirs}):
         if mine.get(key) != theirs.get(key):
             yield Difference(EXTRA, f"{key!r} differs")
 
 
-def _difference(first: FileValue, second: FileValue) -> str:
+def _difference(first: Value, second: Value) -> str:
     """Empty where they are the same."""
     try:
         a, b = first.numpy(), second.numpy()
@@ -155,6 +205,6 @@ def _difference(first: FileValue, second: FileValue) -> str:
     return f"{count} of {a.size} elements differ, by at most {np.fmax.reduce(distances, initial=0.0):.6g}"
 
 
-def described(value: FileValue) -> str:
+def described(value: Value) -> str:
     """``float32[8, 128]``, where that is known."""
     return "of unknown shape" if value.shape is None or value.dtype is None else describe(value.shape, value.dtype)

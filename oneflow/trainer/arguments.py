@@ -24,7 +24,7 @@ class Bound:
 
     Attributes:
       rows: of the batch that are data; the rest is padding. 1 for a job without inputs.
-      weights: of the rows, where the data or the padding bring any: float32 (batch size,).
+      weights: of the rows, where the data or the padding bring any: float32 (batch size,); of the rows of all processes.
       padded: whether rows were added to fill the batch.
     """
 
@@ -42,6 +42,12 @@ class Arguments:
 
     Args:
       extra: whether a tuple may hold more than the job takes, as batches for predictions may hold labels.
+
+    Attributes:
+      parts: the number of processes that feed a part of each batch; 1 where all feed the whole.
+      batch_size: the rows of a batch as this process feeds them; None where nothing has a batch axis.
+      shapes: of all arrays, as this process feeds them.
+      sizes: what the first axis of a result may have where it is rows, or rows with following axes flattened into them.
     """
 
     def __init__(self, job: JobFunction[..., Any], *, pads: bool, extra: bool = False):
@@ -50,14 +56,14 @@ class Arguments:
         self._parameters = job.parameters
         self._extra = extra
         leaves = [leaf for p in job.parameters for leaf in p.leaves()]
-        self._parts = processes.count() if job.config.get("feed_own_part", False) else 1
+        self.parts = processes.count() if job.config.get("feed_own_part", False) else 1
         self.batch_size = next((self._size(d) for _, d in leaves if d.batch_axis == 0), None)
         self._devices = {spec.label: spec.blob.parallel_size for spec in job.graph.inputs}
         self._is_flat = all(isinstance(p.structure, InputDef) and p.structure.kind == "Numpy" for p in job.parameters)
-        self.shapes = [self._shape(d) for _, d in leaves]  # as this process feeds them, of all arrays
+        self.shapes = [self._shape(d) for _, d in leaves]
         self._weighted = self._index_of_weights()
         self._fills = pads or self._weighted is not None
-        self.sizes = _sizes_of_rows([shape for shape, (_, d) in zip(self.shapes, leaves, strict=True) if d.batch_axis == 0])
+        self.sizes = _sizes_of_rows([d.shape for _, d in leaves if d.batch_axis == 0])
 
     def _index_of_weights(self) -> int | None:
         """The place of a parameter ``sample_weight`` of shape (batch size,)."""
@@ -74,7 +80,7 @@ class Arguments:
         return index
 
     def _size(self, definition: InputDef) -> int:
-        return definition.shape[0] // self._parts
+        return definition.shape[0] // self.parts
 
     def _shape(self, definition: InputDef) -> tuple[int, ...]:
         """The shape as this process feeds it."""
@@ -115,6 +121,7 @@ class Arguments:
         if self._weighted is not None:
             weights = self._weights(given[self._weighted], rows, size)
             arguments.insert(self._weighted, weights)
+            weights = self._of_all_processes(weights)
         return Bound(arguments, rows, weights, filler.is_short)
 
     def _weights(self, given: Any, rows: int, size: int) -> np.ndarray:
@@ -132,6 +139,13 @@ class Arguments:
                    hint=f"an array of shape ({rows},)", source=self.job.source)  # fmt: skip
         weights[:rows] = array
         return weights
+
+    def _of_all_processes(self, weights: np.ndarray) -> np.ndarray:
+        """The weights of the whole batch, whose results each process gets."""
+        if self.parts == 1:
+            return weights
+        each = processes.gather(f"exchanging the weights of a batch of {self.job.name!r}", weights.tolist())
+        return np.concatenate([np.asarray(part, np.float32) for part in each])
 
     def _by_parameter(self, batch: Any) -> list[Any]:
         """The argument for each parameter; None for weights that the batch does not have."""
@@ -217,7 +231,7 @@ class Arguments:
         return [array] if devices == 1 else np.array_split(array, devices, axis=definition.batch_axis or 0)
 
     def _refuse_parts(self) -> None:
-        if self._parts > 1:
+        if self.parts > 1:
             rule = f"job {self.job.name!r}: a short batch cannot be padded where each process feeds its own part"
             hint = (
                 'flow.data.ArrayLoader(..., last="pad", shard=...) gives whole batches with weights; or leave it out: last="drop"'
@@ -255,7 +269,6 @@ class _Filler:
 
 
 def _sizes_of_rows(shapes: list[tuple[int, ...]]) -> set[int]:
-    """The sizes that the first axis of a result may have where it is rows, or rows with following axes flattened into them."""
     return {int(np.prod(shape[:n])) for shape in shapes for n in range(1, len(shape) + 1)}
 
 

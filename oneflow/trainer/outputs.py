@@ -183,7 +183,7 @@ def _leaves(returned: Any) -> Iterator[tuple[str, tuple[Any, ...], Blob]]:
 
 def _elements_per_row(blob: Blob, shape: tuple[int, ...], arguments: Arguments) -> int:
     """``per_row`` of an Output, of a Blob whose value is delivered in ``shape``."""
-    size = arguments.batch_size
+    size = (arguments.batch_size or 0) * arguments.parts
     if not size or not shape or shape[0] % size:
         return 0
     is_rows = (blob.batch_axis == 0 or shape[0] in arguments.sizes) and _may_have_rows(blob)

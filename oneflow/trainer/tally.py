@@ -50,6 +50,11 @@ class Tally:
                    hint=f'give it another name, e.g. {{"{job.name}_{taken}": ...}}', source=job.source)  # fmt: skip
         self._named: dict[str, Output] = {n: named[n] for n in used if n in named}
         self._fed = {n: arguments.names.index(n) for n in used if n not in named}
+        if self._fed and arguments.parts > 1:
+            metric, fed = next((m, f) for m, metric in self.metrics.items() for f in metric.inputs if f in self._fed)
+            rule = f"metric {metric!r} is computed of {fed!r}, of which each process feeds its own part to job {job.name!r}"
+            refuse(ArgumentError, rule, hint=f"return {fed!r} from the job, too: results are whole in every process",
+                   source=job.source)  # fmt: skip
         self.known = sorted({*named, *inputs})  # what metrics may be computed of
         self._prefix = prefix
         self._means = Means()
@@ -83,7 +88,9 @@ class Tally:
         arrays: dict[str, Any] = {name: output.rows(_taken(output, value), bound) for name, output in self._named.items()}
         for name, array in fed.items():
             arrays[name] = array[: bound.rows] if bound.padded else array
-        weights = bound.weights[: bound.rows] if bound.weights is not None else None
+        weights = bound.weights
+        if weights is not None and bound.padded:
+            weights = weights[: bound.rows]
         for metric in self.metrics.values():
             each = _flat_rows([arrays[n] for n in metric.inputs])
             w = None if weights is None or not len(each[0]) else np.repeat(weights, len(each[0]) // len(weights))

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from oneflow.checkpoint import safetensors
 from oneflow.checkpoint.__main__ import main
 from oneflow.checkpoint.atomic import write
 from oneflow.checkpoint.layout import EXTRA
@@ -112,6 +113,34 @@ def test_diff(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     write(tmp_path / "z", {"a": np.array([[np.nan, 0.0, np.inf]], np.float32), "b": np.zeros(2, np.int8)})
     assert main(["diff", str(tmp_path / "x"), str(tmp_path / "z")]) == 1
     assert capsys.readouterr().out == "a: 1 of 3 elements differ, by at most 0\n1 differences\n"  # the sign of zero
+
+
+def test_safetensors_files(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, bare = run / "w.safetensors", run / "bare"
+    safetensors.write(file, {**ARRAYS, "half": np.zeros(3, "<f2")}, {"jobs": {"job": ["a"]}})
+    bare.write_bytes(file.read_bytes())
+    assert main(["list", str(run), str(file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [str(bare), str(run / "s1"), str(run / "s2"), str(file), str(file)]
+    assert lines[0] == f"{bare}  3 variables, 38 B  safetensors"
+    assert main(["show", str(file)]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^a     float32\[2, 3\] +24 B$", text, re.M) and '"job": [' in text
+    assert f"{file}: 3 variables, 38 B, safetensors, no digests" in text
+    assert main(["verify", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: 3 variables, 38 B: sizes fit; no digests\n"
+    assert main(["diff", str(file), str(bare)]) == 0
+    assert main(["diff", str(run / "s1"), str(file)]) == 1
+    text = capsys.readouterr().out
+    assert "a: 6 of 6 elements differ, by at most 1\n" in text and f"half: only in {file}\n" in text and "3 differences" in text
+    file.write_bytes(file.read_bytes()[:-1])
+    bare.write_bytes(b"{" * 20)
+    assert main(["verify", str(file)]) == 1
+    assert f"{file}: 0 variables, 0 B: 1 damaged" in capsys.readouterr().out
+    assert main(["list", str(run)]) == 0
+    assert f"{file}  damaged: " in capsys.readouterr().out
+    assert main(["show", str(file)]) == 2 and "is not a safetensors file, or is damaged" in capsys.readouterr().err
+    assert main(["show", str(bare)]) == 2 and "checkpoints are directories" in capsys.readouterr().err
 
 
 def test_errors_are_one_line_with_status_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,7 +53,7 @@ def linearize(node: Node, values: Values, draws: Any, wanted: tuple[int, ...]) -
         outputs = located(node, lambda: _outputs(node, function(*arrays)))
         return outputs, crossing(_Explicit(node, wanted, lowering), arrays, outputs)
 
-    if any(_is_integer(arrays[i]) for i in wanted) or any(b.dtype.is_integer for b in node.outputs):
+    if any(_is_integer(arrays[i]) for i in wanted):
         outputs = located(node, lambda: _outputs(node, function(*arrays)))
         return outputs, crossing(_Shadow(node, wanted, lowering), arrays, draws)
 
@@ -63,8 +63,18 @@ def linearize(node: Node, values: Values, draws: Any, wanted: tuple[int, ...]) -
             full[i] = array
         return _outputs(node, function(*full))
 
+    floating = tuple(i for i, b in enumerate(node.outputs) if not b.dtype.is_integer)
+
     def vjp(*arrays: Any) -> tuple[tuple[Any, ...], Pullback]:
-        return jax.vjp(partial(of_wanted, arrays), *(arrays[i] for i in wanted))
+        if len(floating) == len(node.outputs):
+            return jax.vjp(partial(of_wanted, arrays), *(arrays[i] for i in wanted))
+
+        def split(*chosen: Any) -> Any:
+            outputs = of_wanted(arrays, *chosen)
+            return tuple(outputs[i] for i in floating), outputs
+
+        _, pullback, outputs = jax.vjp(split, *(arrays[i] for i in wanted), has_aux=True)
+        return outputs, crossing(_OfFloating(floating), pullback)
 
     return located(node, lambda: (alike(node, arrays, wanted, lowering, vjp) or vjp)(*arrays))
 
@@ -80,6 +90,16 @@ class _Explicit:
     def __call__(self, arrays: tuple[Any, ...], outputs: tuple[Any, ...], cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
         gradients = located(self.node, lambda: self.lowering.gradient(self.node, arrays, outputs, cotangents))
         return tuple(gradients[i] for i in self.wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfFloating:
+    """The pullback of an op some of whose outputs are integers, which have no cotangents."""
+
+    floating: tuple[int, ...]
+
+    def __call__(self, pullback: Pullback, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
+        return pullback(tuple(cotangents[i] for i in self.floating))
 
 
 @dataclass(frozen=True, slots=True)

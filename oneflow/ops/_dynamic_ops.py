@@ -149,7 +149,8 @@ def valid_concat(*arrays: Array, has_length: tuple[bool, ...], axis: int, most: 
     begin: Array = np.int32(0)
     for part, has_one in zip(parts, has_length, strict=True):  # each part overwrites the padding of the one before
         y = lax.dynamic_update_slice(y, part, [begin if i == axis else np.int32(0) for i in range(y.ndim)])
-        begin = lax.add(begin, lax.reshape(counts.pop(0), ()) if has_one else np.int32(part.shape[axis]))
+        count = lax.reshape(counts.pop(0), ()) if has_one else np.int32(part.shape[axis])
+        begin = lax.add(begin, lax.convert_element_type(count, np.int32))  # gradients of integers are computed in float64
     return (y if most is None else lax.slice_in_dim(y, 0, most, axis=axis)), _as_size(begin)
 
 

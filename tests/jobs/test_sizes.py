@@ -386,6 +386,37 @@ def test_concat_of_sizes_that_depend_on_data_is_bounded_by_the_true_sizes():
             job(np.linspace(-1, 1.5, 10, dtype=F32), y)
 
 
+@pytest.mark.parametrize("dtype", [flow.float32, flow.float64, flow.int32])
+def test_training_through_joined_parts_whose_size_depends_on_data(dtype):
+    @flow.global_function("train")
+    def job(x: tp.Numpy.Placeholder((3, 4))) -> tp.Numpy:
+        w = flow.get_variable("w", (3, 4), initializer=flow.constant_initializer(2))
+        y = flow.flatten(flow.cast(x * w, dtype))
+        for factor in (1, 2, 3, 4):
+            y = flow.concat([positive(y), y[1:], positive(y * -factor)])[:10]
+        loss = flow.math.reduce_sum(y * y)
+        sgd().minimize(flow.cast(loss, flow.float32))
+        return flow.cast(loss, flow.float32)
+
+    def parts(y, places):  # of x, and where each element is from
+        for factor in (1, 2, 3, 4):
+            z = y * -factor
+            y, places = (
+                np.concatenate([y[y > 0], y[1:], z[z > 0]])[:10],
+                np.concatenate([places[y > 0], places[1:], places[z > 0] * [1, -factor]])[:10],
+            )
+        return y, places
+
+    x = np.random.default_rng(3).integers(-5, 6, (3, 4)).astype(F32)
+    flat = x.reshape(-1).astype(np.float64)
+    y, places = parts(flat * 2, np.stack([np.arange(12), np.ones(12)], 1))
+    gradient = np.zeros(12)
+    np.add.at(gradient, places[:, 0].astype(int), 2 * y * places[:, 1])
+    np.testing.assert_allclose(job(x), (y**2).sum(), rtol=1e-6)
+    w = flow.get_all_variables()["w"].numpy().reshape(-1)
+    np.testing.assert_allclose(2 - w, gradient * flat, rtol=1e-6, atol=1e-6)
+
+
 def test_in_top_k_checks_the_true_sizes():
     @flow.global_function(function_config=mirrored())
     def job(

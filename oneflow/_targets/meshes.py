@@ -8,7 +8,7 @@ from typing import Any
 
 from .._base.dist import Placement
 from .._base.jax import jax
-from ..compiler.layout import Spec, mesh_axes
+from ..compiler.layout import PartialSpec, mesh_axes, partition
 from ..runtime.mesh import DeviceMeshes
 
 Device = tuple[int, int]  # machine, device
@@ -52,11 +52,11 @@ class TargetMeshes(DeviceMeshes):
         """The placement that a mesh was made for."""
         return self._placements[mesh]
 
-    def sharding(self, placement: Placement, spec: Spec) -> Any:
+    def sharding(self, placement: Placement, spec: PartialSpec) -> Any:
         mesh = self._mesh(placement)
         names = dict(zip(mesh_axes(placement), mesh.axis_names, strict=True))
-        parts = [tuple(names[n] for n in axes) if axes else None for axes in spec]
-        return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*parts))
+        renamed = tuple(axes if axes is None else tuple(names[n] for n in axes) for axes in spec)
+        return jax.sharding.NamedSharding(mesh, partition(renamed))
 
     def _mesh(self, placement: Placement) -> Any:
         number = self._numbers.setdefault((placement.devices, placement.hierarchy), len(self._numbers))

@@ -9,16 +9,23 @@ from math import prod
 from typing import Any, Protocol
 
 from .._base.dist import Distribute, Placement
-from .._base.jax import jnp, lax
+from .._base.jax import jax, jnp, lax
 
 _SHORT = 16
 Spec = tuple[tuple[str, ...], ...]  # for each axis of an array: the mesh axes that split it
+PartialSpec = tuple[tuple[str, ...] | None, ...]  # None: XLA chooses
+
+
+def partition(spec: PartialSpec) -> Any:
+    """JAX's PartitionSpec."""
+    free = jax.sharding.PartitionSpec.UNCONSTRAINED
+    return jax.sharding.PartitionSpec(*(free if names is None else names or None for names in spec))
 
 
 class Meshes(Protocol):
     """The devices of placements, as the runtime provides them."""
 
-    def sharding(self, placement: Placement, spec: Spec) -> Any:
+    def sharding(self, placement: Placement, spec: PartialSpec) -> Any:
         """A ``jax.sharding.Sharding`` over the placement's devices."""
         ...
 

@@ -167,6 +167,8 @@ class Lowering:
             if node.op.random:
                 attrs = {**attrs, "key": node_key(draws, node)}
             whole = partial(compute, **attrs)
+            if gathered := self._gathering(node):
+                return lambda *arrays: gathered(whole(*gathered(arrays)))
             return self._in_addends(node, whole, partial(whole, local=True)) if node in self.addends else whole
         axes = self._axes(node)
         if node.op.random:
@@ -198,6 +200,8 @@ class Lowering:
         if node in self.addends:
             return self._gradient_in_addends(node, grad, arrays, outputs, cotangents)
         if node not in self.vmapped:
+            if gathered := self._gathering(node):
+                return gathered(grad(gathered(arrays), gathered(outputs), gathered(cotangents), **attrs))
             return grad(arrays, outputs, cotangents, **attrs)
         axes = self._axes(node)
         found = jax.vmap(lambda i, o, c: tuple(grad(i, o, c, **attrs)), in_axes=(axes, 0, 0))(arrays, outputs, cotangents)
@@ -245,6 +249,23 @@ class Lowering:
         if layout.placement.parallel_num == 1:
             return array
         return lax.with_sharding_constraint(array, self.meshes.sharding(layout.placement, layout.spec(array.ndim)))
+
+    def _gathering(self, node: Node) -> Callable[[Any], Any] | None:
+        """Lays out arrays of a node so that the axes that XLA must not divide are whole; None where there are none."""
+        meshes, placement = self.meshes, node.scope.placement
+        if node.op.undivided is None or meshes is None or placement.parallel_num == 1:
+            return None
+        whole = node.op.undivided(node.attrs, node.inputs, placement.parallel_num)
+        if not whole:
+            return None
+
+        def lay_out(array: Any) -> Any:
+            if array is None:
+                return None
+            spec = tuple(() if axis in whole else None for axis in range(array.ndim))
+            return lax.with_sharding_constraint(array, meshes.sharding(placement, spec))
+
+        return lambda arrays: tuple(map(lay_out, arrays)) if isinstance(arrays, (tuple, list)) else lay_out(arrays)
 
     def by_device(self, array: Any, node: Node) -> Any:
         """An array with a leading axis of devices, laid out so that each device has its own piece."""

@@ -51,7 +51,7 @@ def _key(node: Node, arrays: Sequence[Any], wanted: tuple[int, ...], lowering: L
     if any(aval.weak_type for aval in avals):
         return None
     placement = node.scope.placement
-    is_sharded = placement if op.takes_mesh else placement.parallel_num > 1
+    is_sharded = placement if op.takes_mesh or op.undivided is not None else placement.parallel_num > 1
     attrs = attributes(node)
     casts = lowering.precision.get(node), lowering.rounded.get(node), node in lowering.narrow_cotangents
     return None if attrs is None else (op, attrs, avals, wanted, casts, is_sharded, lowering.addends.get(node))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -240,10 +240,17 @@ class _Declaration:
         """Makes the op, under its name from now on."""
         self._must_be_functions(the_function=lowering.function)
         stopped = frozenset(i for i, n in enumerate(self.inputs) if n in stops)
-        op = OpDef(self.name, lowering, grad, stopped, multiple_results=True, callback=on_host)
+        undivided = None if on_host else _undivided
+        op = OpDef(self.name, lowering, grad, stopped, multiple_results=True, callback=on_host, undivided=undivided)
         made = CustomOp(self.name, self.inputs, self.outputs, self.attrs, lowering.function, op, grad is not None, caller())
         REGISTERED[self.name] = made
         return made
+
+
+def _undivided(attrs: Mapping[str, Any], inputs: Sequence[Blob], devices: int) -> Container[int]:
+    """All axes, where devices would have pieces of different sizes of an input."""
+    is_uneven = any(b.batch_axis >= 0 and b.shape[b.batch_axis] % devices for b in inputs)
+    return range(64) if is_uneven else ()
 
 
 # --- running the user's functions, and checking their results

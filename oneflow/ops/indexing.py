@@ -72,6 +72,18 @@ def index_blob(what: str, argument: str, value: Any, others: Sequence[Blob] = ()
 # --- gather and scatter. Indices outside the axis read 0 and write nothing
 
 
+def narrow_indices(indices: Array, sizes: Sequence[Any]) -> Array:
+    """Indices into axes of these sizes in 32 bits, where that is enough; what is outside stays there.
+
+    XLA ends the process where it divides a scatter at 64-bit indices into uneven pieces for several devices.
+    """
+    most = np.iinfo(np.int32).max
+    if indices.dtype.itemsize < 8 or any(isinstance(size, int) and size > most for size in sizes):
+        return indices
+    bounds = np.array([-1, most], indices.dtype)
+    return lax.convert_element_type(lax.clamp(bounds[0], indices, bounds[1]), np.int32)
+
+
 def coordinates_gather(x: Array, indices: Array, depth: int, axis: int = 0) -> Array:
     """x at the coordinates in the last axis of indices, which cover ``depth`` axes from ``axis`` on."""
     lead = indices.ndim - 1
@@ -80,6 +92,7 @@ def coordinates_gather(x: Array, indices: Array, depth: int, axis: int = 0) -> A
         collapsed_slice_dims=tuple(range(axis, axis + depth)), start_index_map=tuple(range(axis, axis + depth)),
     )  # fmt: skip
     sizes = tuple(1 if axis <= i < axis + depth else size for i, size in enumerate(x.shape))
+    indices = narrow_indices(indices, x.shape)
     return lax.gather(x, indices, numbers, sizes, mode=lax.GatherScatterMode.FILL_OR_DROP, fill_value=0)
 
 
@@ -93,7 +106,7 @@ def coordinates_add(x: Array, indices: Array, updates: Array, depth: int, axis: 
         update_window_dims=tuple(i if i < axis else i + lead for i in range(x.ndim - depth)),
         inserted_window_dims=tuple(range(axis, axis + depth)), scatter_dims_to_operand_dims=tuple(range(axis, axis + depth)),
     )  # fmt: skip
-    return lax.scatter_add(x, indices, updates, numbers, mode=lax.GatherScatterMode.FILL_OR_DROP)
+    return lax.scatter_add(x, narrow_indices(indices, x.shape), updates, numbers, mode=lax.GatherScatterMode.FILL_OR_DROP)
 
 
 def _paired_gather(x: Array, indices: Array, axis: int, paired: tuple[int, ...]) -> Array:
@@ -103,7 +116,7 @@ def _paired_gather(x: Array, indices: Array, axis: int, paired: tuple[int, ...])
         collapsed_slice_dims=(axis,), start_index_map=(axis,), operand_batching_dims=paired, start_indices_batching_dims=paired,
     )  # fmt: skip
     sizes = tuple(1 if i == axis or i in paired else size for i, size in enumerate(x.shape))
-    indices = lax.reshape(indices, (*indices.shape, 1))
+    indices = lax.reshape(narrow_indices(indices, x.shape), (*indices.shape, 1))
     return lax.gather(x, indices, numbers, sizes, mode=lax.GatherScatterMode.FILL_OR_DROP, fill_value=0)
 
 

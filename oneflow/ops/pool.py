@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -206,7 +206,16 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
     return {**attrs, "channels_first": False} if attrs["channels_first"] else None
 
 
-_FACTS: dict[str, Any] = {"batch_inputs": (0,), "channels_last": _channels_last, "autocast": "between", "zeros": "all"}
+def _undivided(attrs: Mapping[str, Any], inputs: Sequence[Blob], devices: int) -> Container[int]:
+    """The spatial axes, where windows overlap and skip pixels: XLA cannot divide what spreads their gradients."""
+    skips = any(1 < stride < k for k, stride in zip(attrs["ksize"], attrs["strides"], strict=True))
+    begin = 2 if attrs["channels_first"] else 1
+    return range(begin, begin + len(inputs[0].shape) - 2) if skips else ()
+
+
+_FACTS: dict[str, Any] = {
+    "batch_inputs": (0,), "channels_last": _channels_last, "autocast": "between", "zeros": "all", "undivided": _undivided,
+}  # fmt: skip
 _MAX = {n: op(f"max_pool_{n}d", grad=_max_pool_grad, int8=LARGEST, native=NATIVE, **_FACTS)(_max_pool) for n in FORMATS}
 _AVERAGE = {n: op(f"avg_pool_{n}d", grad=_avg_pool_grad, **_FACTS)(_avg_pool) for n in FORMATS}
 

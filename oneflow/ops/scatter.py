@@ -18,7 +18,7 @@ from ._arrays import Array, dtype_for, is_half, label, like, select
 from ._emit import emit, emit_many, fail, in_view, op, want
 from ._order import ascending_with_positions
 from .elementwise import cast
-from .indexing import coordinates, coordinates_add, coordinates_gather, index_blob
+from .indexing import coordinates, coordinates_add, coordinates_gather, index_blob, narrow_indices
 
 # --- scatter. Positions outside are ignored
 
@@ -214,7 +214,8 @@ def _unsorted_batch_segment_sum(data: Array, ids: Array, *, count: int) -> Array
         update_window_dims=tuple(range(ids.ndim, data.ndim)), inserted_window_dims=(axis,), scatter_dims_to_operand_dims=(axis,),
         operand_batching_dims=batch, scatter_indices_batching_dims=batch,
     )  # fmt: skip
-    shape, places = (*data.shape[:axis], count, *data.shape[ids.ndim :]), lax.reshape(ids, (*ids.shape, 1))
+    shape = *data.shape[:axis], count, *data.shape[ids.ndim :]
+    places = lax.reshape(narrow_indices(ids, shape), (*ids.shape, 1))
     drop = lax.GatherScatterMode.FILL_OR_DROP
     return _summed(lambda d: lax.scatter_add(_zeros(shape, d.dtype), places, d, numbers, mode=drop), data)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._base.dist import Placement
 from .._base.jax import jax
-from ..compiler.layout import Spec, mesh_axes
+from ..compiler.layout import PartialSpec, mesh_axes, partition
 from . import devices, processes, transfer
 
 
@@ -19,7 +19,7 @@ class DeviceMeshes:
 
     def __init__(self) -> None:
         self._meshes: dict[Placement, Any] = {}
-        self._shardings: dict[tuple[Placement, Spec], Any] = {}
+        self._shardings: dict[tuple[Placement, PartialSpec], Any] = {}
 
     @property
     def are_used(self) -> bool:
@@ -51,12 +51,11 @@ class DeviceMeshes:
         each = zip(arrays, shardings, strict=True)
         return [jax.tree.map(functools.partial(transfer.move, sharding=sharding), array) for array, sharding in each]
 
-    def sharding(self, placement: Placement, spec: Spec) -> Any:
+    def sharding(self, placement: Placement, spec: PartialSpec) -> Any:
         """A NamedSharding; axes of an array beyond ``spec`` are not split."""
         made = self._shardings.get((placement, spec))
         if made is None:
-            parts = jax.sharding.PartitionSpec(*[names if names else None for names in spec])
-            made = self._shardings[placement, spec] = jax.sharding.NamedSharding(self._mesh(placement), parts)
+            made = self._shardings[placement, spec] = jax.sharding.NamedSharding(self._mesh(placement), partition(spec))
         return made
 
     def _mesh(self, placement: Placement) -> Any:

@@ -78,6 +78,7 @@ ROWS = [
     Row("gather axis", lambda x, i: flow.gather(x, i, axis=1), lambda x, i: _rows(x, i, 1), [TABLE, IDS], dtypes=NUMBERS[:2]),
     Row("gather last axis", lambda x, i: flow.gather(x, i, axis=-1), lambda x, i: _rows(x, i, 2), [TABLE, np.array([2, 0, 2])]),
     Row("gather outside", flow.gather, _rows, [TABLE, OUTSIDE]),
+    Row("gather far outside", flow.gather, _rows, [TABLE, np.array([2**32, 1, -(2**32), 2**31, 2**62])]),
     Row("gather of integers", flow.gather, _rows, [ints(5, 2), IDS], dtypes=("int32", "int64")),
     Row("gather in batches", lambda x, i: flow.gather(x, i, axis=1, batch_dims=1),
         lambda x, i: np.take_along_axis(x, i[..., None], 1), [floats(3, 5, 2), IDS]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -16,3 +17,8 @@ def result_and_gradients(function: Callable[..., Any], arrays: Any, cotangent: A
         return made, pullback(cotangent)
 
     return jax.jit(both)(tuple(arrays), cotangent)  # type: ignore[no-any-return]
+
+
+def examples(count: int) -> int:
+    """How many drawn cases a test takes: that many in the long tier, else half of them."""
+    return count if "ONEFLOW_THOROUGH" in os.environ else count // 2

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from programs import examples
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -105,13 +106,13 @@ def sees_something(a: native.Attention) -> native.Attention:
     return a
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(attentions.map(sees_something), st.integers(0, 2**31))
 def test_random_attention_agrees_with_float64(a: native.Attention, seed: int) -> None:
     check(a, seed)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(10), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(attentions.map(sees_something), st.integers(0, 2**31))
 def test_random_attention_in_bfloat16_agrees_with_float64(a: native.Attention, seed: int) -> None:
     if native.unsupported_reason(a, "bfloat16") is not None:
@@ -164,7 +165,7 @@ few = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(few.map(sees_something), st.integers(0, 2**31), st.sampled_from([np.float32, jnp.bfloat16]))
 def test_few_queries_agree_with_float64(a: native.Attention, seed: int, dtype: Any) -> None:
     if native.unsupported_reason(a, np.dtype(dtype).name) is None:
@@ -187,7 +188,7 @@ def test_hidden_keys_have_no_effect_on_one_query(seen: int) -> None:
 
 
 @pytest.mark.thorough
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(attentions.map(sees_something), st.integers(0, 2**31), st.sampled_from([np.float32, jnp.bfloat16]))
 def test_much_random_attention_agrees_with_float64(a: native.Attention, seed: int, dtype: Any) -> None:
     if native.unsupported_reason(a, np.dtype(dtype).name) is None:

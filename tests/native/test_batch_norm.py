@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import examples
 
 import oneflow as flow
 import oneflow.optimizer as opt
@@ -80,7 +81,7 @@ CASES: dict[str, Any] = dict(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     rows=st.sampled_from([1, 2, 3, 16, 31, 32, 33, 64, 100, 1000]),
     channels=st.sampled_from([1, 2, 15, 16, 17, 24, 48, 63, 64, 65, 100, 128, 200]),
@@ -110,7 +111,7 @@ def four_devices() -> Iterator[None]:
     flow.clear_default_session()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     rows=st.sampled_from([1, 2, 3, 31, 33, 64, 500]),
     channels=st.sampled_from([1, 15, 16, 24, 65, 128, 200]),

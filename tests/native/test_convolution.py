@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
-from programs import result_and_gradients
+from programs import examples, result_and_gradients
 
 from oneflow._base import native as _native
 from oneflow.ops import _native_conv as native
@@ -87,7 +87,7 @@ def problems(draw: Any) -> tuple[native.Geometry, tuple[int, ...], tuple[int, ..
     return g, (draw(st.integers(1, 3)), *sizes, groups * inside), w
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.integers(0, 2**31))
 def test_random_shapes_agree_with_xla_in_float64(problem: Any, seed: int) -> None:
     g, x_shape, w_shape = problem
@@ -134,7 +134,7 @@ def test_long_windows_of_few_channels(
 
 
 GROUPED = [  # input, weights, groups, strides, dilations; and what has kernels of its own: forward, gradients to data, to weights
-    ((2, 30, 15, 128), (128, 3, 3, 4), 32, (1, 1), (1, 1), (True, True, True)),  # two parts of the rows, four of the channels
+    ((1, 30, 15, 128), (128, 3, 3, 4), 32, (1, 1), (1, 1), (True, True, True)),  # two parts of the rows, four of the channels
     ((1, 9, 14, 36), (36, 3, 2, 2), 18, (2, 1), (1, 2), (True, False, True)),  # the last vector is not whole
     ((2, 7, 27, 24), (48, 3, 3, 8), 3, (1, 1), (2, 1), (True, False, False)),
     ((2, 11, 13, 12), (60, 3, 3, 1), 12, (1, 1), (1, 1), (True, False, False)),
@@ -182,7 +182,7 @@ def compare_bfloat16(g: native.Geometry, x_shape: Any, w_shape: Any, seed: int, 
 
 
 @pytest.mark.thorough
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.integers(0, 2**31))
 def test_random_shapes_in_bfloat16_agree_with_xla_in_float64(problem: Any, seed: int) -> None:
     compare_bfloat16(*problem, seed)
@@ -469,7 +469,7 @@ def run_way(spec: list[int], flag: int, first: np.ndarray, second: np.ndarray, s
     return made
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(problems(), st.integers(0, 2**31), st.sampled_from([1, 2]), st.sampled_from(["float32", "bfloat16"]))
 def test_im2col_and_direct_agree(parallel: Any, problem: Any, seed: int, threads: int, dtype: str) -> None:
     g, x_shape, w_shape = problem
@@ -491,7 +491,7 @@ def test_im2col_and_direct_agree(parallel: Any, problem: Any, seed: int, threads
         np.testing.assert_allclose(im2col, direct, rtol=tolerance, atol=tolerance * scale)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(problems(), st.sampled_from([1, 7, 16, 19, 40]), st.integers(0, 2**31), st.sampled_from([1, 2, 3]))
 def test_gradients_to_weights_row_by_row(kernels: str, parallel: Any, problem: Any, more: int, seed: int, threads: int) -> None:
     g, x_shape, w_shape = problem

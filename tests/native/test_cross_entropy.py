@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import examples
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -36,7 +37,7 @@ def by_native_part(labels: Any, logits: Any, dy: Any, **options: Any) -> tuple[n
     return np.asarray(loss), np.asarray(pullback(dy)[0])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     rows=st.sampled_from([1, 2, 3, 7, 40]),
     classes=st.sampled_from(SIZES),

@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from programs import examples
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -52,7 +53,7 @@ def problems(draw: st.DrawFn) -> tuple[Any, ...]:
     return x, w.astype(np.float32), rng.normal(size=out).astype(np.float32), residual, product, epilogue
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=problems(), threads=st.integers(1, 3))
 def test_a_product_in_float32(problem: tuple[Any, ...], threads: int, parallel: Any, products: Any) -> None:
     with parallel(threads):
@@ -60,7 +61,7 @@ def test_a_product_in_float32(problem: tuple[Any, ...], threads: int, parallel: 
     np.testing.assert_allclose(got, products.reference(*problem), rtol=2e-5, atol=2e-5)
 
 
-@settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=problems())
 def test_a_product_in_bfloat16(problem: tuple[Any, ...], native_part: Any, products: Any) -> None:
     if not native_part.has_bfloat16:
@@ -92,7 +93,7 @@ def plain_products(draw: st.DrawFn) -> tuple[Any, ...]:
     return x, w / np.float32(math.sqrt(fan)), offset, residual, product, epilogue
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=plain_products(), threads=st.integers(1, 3))
 def test_a_product_of_matrices(problem: tuple[Any, ...], threads: int, parallel: Any, products: Any, kernels: str) -> None:
     x, w, *_, product, epilogue = problem
@@ -157,7 +158,7 @@ def many_windows(draw: st.DrawFn) -> tuple[Any, ...]:
     return x, w, rng.normal(size=out).astype(np.float32), residual, product, epilogue
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=many_windows(), threads=st.integers(1, 3))
 def test_many_windows_of_few_channels(problem: tuple[Any, ...], threads: int, parallel: Any, products: Any) -> None:
     with parallel(threads):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import examples
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -49,7 +50,7 @@ def rows_of(kind: str, rng: np.random.Generator, rows: int, width: int) -> np.nd
     return x
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     kind=st.sampled_from(["normal", "rising", "falling", "equal", "ties", "zeros", "special", "one NaN", "many NaNs"]),
     rows=st.sampled_from([1, 2, 3, 7]),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import result_and_gradients
+from programs import examples, result_and_gradients
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -39,7 +39,7 @@ def gradients(function: Any, arrays: Any, cotangents: Any) -> tuple[list[np.ndar
     return list(map(np.asarray, made)), list(map(np.asarray, pulled))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     rows=st.sampled_from([1, 2, 3, 32]),
     width=st.sampled_from([1, 15, 16, 17, 40, 256]),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import result_and_gradients
+from programs import examples, result_and_gradients
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -32,7 +32,7 @@ def gradients(function: Any, arrays: Any, cotangents: Any) -> list[np.ndarray]:
     return list(map(np.asarray, (*made, *pulled)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     steps=st.integers(1, 3),
     rows=st.sampled_from([1, 2, 6, 7, 13, 32]),

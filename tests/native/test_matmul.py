@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from programs import result_and_gradients
+from programs import examples, result_and_gradients
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -56,7 +56,7 @@ def check(p: native.Gemm, seed: int, dtype: Any = np.float32, tolerance: float =
 sizes = st.integers(1, 70)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(80), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.builds(native.Gemm, st.integers(1, 4), sizes, sizes, sizes, st.booleans(), st.booleans()), st.integers(0, 2**31)
 )  # fmt: skip
@@ -80,7 +80,7 @@ def test_each_way_computes_the_same(a_transposed: bool, b_transposed: bool, nati
     assert len(names) >= 3 and native_part.describe("matmul", [*spec[:-1], 16]).startswith("!")
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     st.integers(1, 3), st.sampled_from([1, 5, 6, 7, 23, 25, 150, 300]), st.sampled_from([1, 8, 15, 16, 17, 33, 64, 600, 1040]),
     st.sampled_from([1, 7, 8, 65, 256, 257, 600]), st.booleans(), st.booleans(), st.integers(1, 5), st.integers(0, 2**31),
@@ -118,7 +118,7 @@ def test_products_of_models(shape: tuple[int, int, int], a_transposed: bool, b_t
     check(native.Gemm(1, *shape, a_transposed, b_transposed), 0, tolerance=1e-4)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.builds(native.Gemm, st.integers(1, 4), sizes, sizes, sizes, st.booleans(), st.booleans()), st.integers(0, 2**31)
 )  # fmt: skip

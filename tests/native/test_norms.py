@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import examples
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -39,7 +40,7 @@ def compare(found: Any, expected: np.ndarray, dtype: str, scale: float) -> None:
     np.testing.assert_allclose(np.asarray(found).astype(np.float64), expected, rtol=tolerance, atol=tolerance * scale)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     rows=st.sampled_from([1, 2, 3, 4, 5, 7, 63, 64, 65, 130]),
     width=st.sampled_from(WIDTHS),
@@ -74,7 +75,7 @@ def test_rows_are_normalized_as_by_numpy(
         compare(found, each.sum(0), "float32", 10 * large * math.sqrt(rows))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     images=st.integers(1, 4),
     groups=st.sampled_from([None, 1, 2, 3]),

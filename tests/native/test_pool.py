@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from programs import result_and_gradients
+from programs import examples, result_and_gradients
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -56,7 +56,7 @@ def by_native(x: Any, dy: Any, attrs: dict[str, Any]) -> tuple[Any, Any]:
     return y, pulled[0]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     n=st.integers(1, 3),
     size=st.integers(1, 9),

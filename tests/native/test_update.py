@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import examples
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -67,7 +68,7 @@ RULES: list[Callable[[], Any]] = [
 ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     rule=st.sampled_from(RULES),
     sizes=st.lists(st.sampled_from([1, 2, 15, 16, 17, 100, 1000, (1 << 15) - 1, (1 << 15) + 3, 100_000]), min_size=1, max_size=4),

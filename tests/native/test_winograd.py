@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from programs import examples
 
 import oneflow as flow
 import oneflow.typing as tp
@@ -55,7 +56,7 @@ def problems(draw: st.DrawFn) -> tuple[Any, ...]:
     return problem(rng, (draw(st.integers(1, 4)), *space, draw(channels)), draw(channels), padding, epilogue)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=problems(), threads=st.integers(1, 5))
 def test_a_convolution(problem: tuple[Any, ...], threads: int, parallel: Any, products: Any) -> None:
     """Of any size and padding; four tiles or more, of images with several rows and columns, are computed in this way."""

@@ -21,6 +21,7 @@ ROWS = [(found.__name__.removeprefix("table_"), row) for found in TABLES for row
 # Rows of other things than what an exported job computes.
 OTHERWISE = {
     "gather outside": "ONNX takes no index outside an axis",
+    "gather far outside": "ONNX takes no index outside an axis",
     "batch_normalization_training": "predict jobs use the moving statistics",
     "batch_normalization_training without parameters": "predict jobs use the moving statistics",
     "moving_average, its first batch": "predict jobs only read the averages",

@@ -13,7 +13,7 @@ import pytest
 
 import oneflow as flow
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("distribution", "onnx", "ops")]
 
 
 @pytest.fixture

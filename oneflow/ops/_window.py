@@ -45,7 +45,11 @@ def want_padding(what: str, padding: Any, n: int, channels_first: bool) -> Paddi
             rule = f'padding must be "SAME", "SAME_LOWER", "SAME_UPPER", "VALID" or a list, got {shown(padding)}'
             fail(ArgumentError, what, rule)
         return name
-    example = f"write {[[0, 0], [0, 0], *[[1, 1]] * n] if channels_first else [[0, 0], *[[1, 1]] * n, [0, 0]]}"
+    sides = [padding] * n if isinstance(padding, int) else list(padding) if isinstance(padding, (list, tuple)) else []
+    if len(sides) != n or any(type(side) is not int or side < 0 for side in sides):
+        sides = [1] * n
+    pads = [[side, side] for side in sides]  # those of PyTorch's padding=1 and padding=(1, 2), where it is such a one
+    example = f"write {[[0, 0], [0, 0], *pads] if channels_first else [[0, 0], *pads, [0, 0]]}"
     if not isinstance(padding, (list, tuple)) or len(padding) != n + 2:
         rule = f"padding must be a string or a list with an entry for each of the input's {n + 2} axes, got {shown(padding)}"
         fail(ArgumentError, what, rule, (), example)

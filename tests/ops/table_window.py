@@ -276,6 +276,13 @@ REFUSALS = [
         "[[0, 0], [0, 0], [1, 1], [1, 1]]",
     ),
     Refusal(
+        "conv2d padding of PyTorch",
+        lambda x, w: nn.conv2d(x, w, 1, (1, 2)),
+        [IMAGES, floats(4, 3, 3, 3)],
+        ArgumentError,
+        "[[0, 0], [0, 0], [1, 1], [2, 2]]",
+    ),
+    Refusal(
         "conv2d padding channels",
         lambda x, w: nn.conv2d(x, w, 1, [0, 1, 1, 1]),
         [IMAGES, floats(4, 3, 3, 3)],

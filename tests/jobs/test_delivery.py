@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 import threading
@@ -173,6 +174,7 @@ def test_failing_callback_surfaces_once_and_later_ones_run(capfd):
     with pytest.raises(flow.errors.CallbackError, match="mine") as caught:
         flow.sync_default_session()
     assert isinstance(caught.value.__cause__, KeyError) and len(got) == 1
+    assert re.search(r'raised at  \S*test_delivery\.py:\d+   raise KeyError\("mine"\)', str(caught.value))
     assert "KeyError: 'mine'" in capfd.readouterr().err
     flow.sync_default_session()
 

@@ -68,8 +68,12 @@ def _list(options: Any) -> int:
         if isinstance(stored, File):
             print(f"{path}  {len(names)} variables, {_size(sum(map(inspection.size_of, stored.values())))}  safetensors")
             continue
-        size = sum(os.path.getsize(file) for file in (os.path.join(path, name, OUT) for name in names) if os.path.isfile(file))
+        files = [os.path.join(path, name, OUT) for name in names]
+        present = [file for file in files if os.path.isfile(file)]
+        size = sum(map(os.path.getsize, present))
         state = "" if stored.is_finished or not stored.description.exists else "  not finished"
+        if len(present) < len(files) and not stored.is_single:
+            state += f"  {len(files) - len(present)} without a value"
         print(f"{path}  {len(names)} variables, {_size(size)}{_noted(extra)}{state}")
     return 0
 

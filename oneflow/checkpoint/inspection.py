@@ -27,7 +27,7 @@ def opened(path: str, *, unfinished: bool = False) -> Checkpoint | safetensors.F
 
 
 def size_of(value: Value) -> int:
-    """The bytes that a value takes on disk; 0 where its file is missing."""
+    """The bytes that a value takes on disk."""
     if isinstance(value, FileValue):
         return os.path.getsize(value.file_path)
     return prod(value.shape) * value.dtype.bytes

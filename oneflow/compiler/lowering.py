@@ -255,7 +255,7 @@ class Lowering:
         meshes, placement = self.meshes, node.scope.placement
         if node.op.undivided is None or meshes is None or placement.parallel_num == 1:
             return None
-        whole = node.op.undivided(node.attrs, node.inputs, placement.parallel_num)
+        whole = node.op.undivided(node.attrs, node.inputs, node.outputs, placement.parallel_num)
         if not whole:
             return None
 

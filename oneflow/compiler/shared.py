@@ -51,10 +51,12 @@ def _key(node: Node, arrays: Sequence[Any], wanted: tuple[int, ...], lowering: L
     if any(aval.weak_type for aval in avals):
         return None
     placement = node.scope.placement
-    is_sharded = placement if op.takes_mesh or op.undivided is not None else placement.parallel_num > 1
+    sharded: Hashable = placement if op.takes_mesh else placement.parallel_num > 1
+    if op.undivided is not None:
+        sharded = placement, tuple(b.batch_axis for b in node.inputs)
     attrs = attributes(node)
     casts = lowering.precision.get(node), lowering.rounded.get(node), node in lowering.narrow_cotangents
-    return None if attrs is None else (op, attrs, avals, wanted, casts, is_sharded, lowering.addends.get(node))
+    return None if attrs is None else (op, attrs, avals, wanted, casts, sharded, lowering.addends.get(node))
 
 
 def attributes(node: Node) -> Hashable | None:

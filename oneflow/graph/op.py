@@ -231,8 +231,8 @@ class OpDef:
       lays_out: it brings its first input to the layout of its attribute ``distribute``, and its gradient to that of
         ``gradient_distribute``.
       takes_mesh: ``define`` takes a further keyword ``mesh``, the mesh of the node's placement; None for one device.
-      undivided: ``undivided(attrs, inputs, devices)`` says which axes of its inputs (Blobs) and outputs are not split over
-        several devices. XLA ends the process where it cannot divide a computation.
+      undivided: ``undivided(attrs, inputs, outputs, devices)`` says which axes of its Blobs are not split over several devices.
+        XLA ends the process where it cannot divide a computation.
     """
 
     name: str
@@ -258,7 +258,7 @@ class OpDef:
     flat_at_zero: bool = False
     lays_out: bool = False
     takes_mesh: bool = False
-    undivided: Callable[[Mapping[str, Any], Sequence[Any], int], Container[int]] | None = None
+    undivided: Callable[[Mapping[str, Any], Sequence[Any], Sequence[Any], int], Container[int]] | None = None
     int8: Int8 | None = None
     attention: Callable[[Mapping[str, Any]], AttentionStep | None] | None = None
     batch_norm: Callable[[Mapping[str, Any]], BatchNorm] | None = None

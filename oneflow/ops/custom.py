@@ -247,10 +247,10 @@ class _Declaration:
         return made
 
 
-def _undivided(attrs: Mapping[str, Any], inputs: Sequence[Blob], devices: int) -> Container[int]:
-    """All axes, where devices would have pieces of different sizes of an input."""
-    is_uneven = any(b.batch_axis >= 0 and b.shape[b.batch_axis] % devices for b in inputs)
-    return range(64) if is_uneven else ()
+def _undivided(attrs: Mapping[str, Any], inputs: Sequence[Blob], outputs: Sequence[Blob], devices: int) -> Container[int]:
+    """The axes where devices would have pieces of different sizes of an output, or of an input's batch."""
+    split = [(b, axis) for b in outputs for axis in range(b.ndim)] + [(b, b.batch_axis) for b in inputs if b.batch_axis >= 0]
+    return {axis for b, axis in split if b.shape[axis] > 1 and b.shape[axis] % devices}
 
 
 # --- running the user's functions, and checking their results

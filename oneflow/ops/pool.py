@@ -206,11 +206,11 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
     return {**attrs, "channels_first": False} if attrs["channels_first"] else None
 
 
-def _undivided(attrs: Mapping[str, Any], inputs: Sequence[Blob], devices: int) -> Container[int]:
+def _undivided(attrs: Mapping[str, Any], inputs: Sequence[Blob], outputs: Sequence[Blob], devices: int) -> Container[int]:
     """The spatial axes, where windows overlap and skip pixels: XLA cannot divide what spreads their gradients."""
     skips = any(1 < stride < k for k, stride in zip(attrs["ksize"], attrs["strides"], strict=True))
     begin = 2 if attrs["channels_first"] else 1
-    return range(begin, begin + len(inputs[0].shape) - 2) if skips else ()
+    return range(begin, begin + inputs[0].ndim - 2) if skips else ()
 
 
 _FACTS: dict[str, Any] = {

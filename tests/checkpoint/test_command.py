@@ -37,6 +37,9 @@ def test_list(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert re.fullmatch(rf"{run}/s1  2 variables, 32 B  step 1  loss=0.5  \d+-\d+-\d+ \d+:\d+:\d+", lines[0])
+    (run / "s1" / "a" / "out").unlink()
+    assert main(["list", str(run / "s1")]) == 0
+    assert capsys.readouterr().out.endswith("  1 without a value\n")
     (run / "s2" / "snapshot_done").unlink()
     (run / "s1" / EXTRA).write_text("{")
     assert main(["list", str(run)]) == 0

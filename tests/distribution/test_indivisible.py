@@ -32,6 +32,16 @@ def table() -> flow.Blob:
     return flow.get_variable("table", (ROWS, 6), initializer=flow.constant_initializer(0.5))
 
 
+@flow.experimental.register_op("ascending_but_one")
+def ascending_but_one(x: Any) -> Any:
+    return jnp.sort(x[1:], axis=0)[::-1]
+
+
+def split_table() -> flow.Blob:
+    initializer = flow.random_uniform_initializer(-0.5, 0.5)
+    return flow.get_variable("split", (6, 7), initializer=initializer, random_seed=3, distribute=flow.distribute.split(1))
+
+
 def column(ids: flow.Blob) -> flow.Blob:
     return flow.reshape(ids, (*ids.shape, 1))
 
@@ -50,6 +60,9 @@ JOBS = {
     "unsorted_batch_segment_sum": lambda ids, x: flow.unsorted_batch_segment_sum(x, flow.concat([column(ids)] * 6, 1), 9),
     "an op of the user's": lambda ids, x: ascending(x),
     "an op with a gradient": lambda ids, x: rows_chosen(x),
+    "an op of rows without a batch": lambda ids, x: ascending(flow.slice(flow.concat([x, x], 0), [1, 0], [13, 6])),
+    "an op of a split variable": lambda ids, x: flow.matmul(x, ascending(split_table())),
+    "an op with fewer rows": lambda ids, x: ascending_but_one(flow.concat([x, flow.slice(x, [0, 0], [5, 6])], 0)),
     "max pooling": lambda ids, x: flow.nn.max_pool2d(flow.reshape(x, (1, 1, ROWS, 6)), 3, 2, "SAME"),
     "average pooling": lambda ids, x: flow.nn.avg_pool2d(flow.reshape(x, (1, ROWS, 6, 1)), 3, 2, "SAME", data_format="NHWC"),
 }

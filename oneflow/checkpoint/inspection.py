@@ -46,7 +46,7 @@ def checkpoints_in(path: str) -> list[str]:
     Raises:
       CheckpointNotFoundError: there are none.
     """
-    if os.path.isfile(path) and safetensors.is_one(path):  # also a damaged one
+    if _is_safetensors(path):  # also a damaged one
         return [path]
     if not os.path.isdir(path) or is_checkpoint(path):
         return [opened(path, unfinished=True).path]
@@ -65,9 +65,13 @@ def _children(path: str) -> list[str]:
 
     def is_shown(name: str) -> bool:
         child = os.path.join(path, name)
-        return not hidden.is_hidden(name) and (is_checkpoint(child) or (os.path.isfile(child) and safetensors.is_one(child)))
+        return not hidden.is_hidden(name) and (is_checkpoint(child) or _is_safetensors(child))
 
     return [os.path.join(path, name) for name in sorted(filter(is_shown, os.listdir(path)))]
+
+
+def _is_safetensors(path: str) -> bool:
+    return os.path.isfile(path) and safetensors.is_one(path)
 
 
 def is_checkpoint(path: str) -> bool:

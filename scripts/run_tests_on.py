@@ -30,7 +30,6 @@ OUTCOMES = ("passed", "failed", "skipped")
 SAMPLE = (
     "tests/_base/test_jax_versions.py",
     "tests/jobs/test_calls.py",
-    "tests/optimizer/test_rules.py",
 )
 
 

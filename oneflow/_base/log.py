@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from . import memory
+
 logger = logging.getLogger("oneflow")
 NOTICE = 25  # between info and warning: what a user wants to know who has set nothing up
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": NOTICE, "warning": logging.WARNING, "error": logging.ERROR,
@@ -72,10 +74,15 @@ def notice(text: str) -> None:
 def announced(doing: Callable[[], str], done: Callable[[], str]) -> Iterator[None]:
     """Tells what is being done where that takes longer than two seconds, and at its end how long it took.
 
-    On a terminal a spinner runs meanwhile.
+    On a terminal a spinner runs meanwhile. While there must be no other threads, only the end is told.
     """
-    over = threading.Event()
     started = time.monotonic()
+    if not memory.is_settled():
+        yield
+        if time.monotonic() - started > _PATIENCE_SECONDS:
+            notice(f"oneflow: {done()} in {time.monotonic() - started:.1f} s")
+        return
+    over = threading.Event()
     shown: list[bool] = []
     thread = threading.Thread(target=_tell, args=(doing, over, shown, started), name="oneflow-notices", daemon=True)
     thread.start()

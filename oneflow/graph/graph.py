@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -270,6 +271,12 @@ class Graph:
     def assign(self, ref: Blob, value: Blob) -> None:
         """Stores ``value`` into the variable that ``ref`` reads, at the end of each call."""
         self.assigns[ref.node.attrs["variable"]] = value
+
+    @property
+    def bytes(self) -> int:
+        """The size of all values that devices compute or keep, variables included."""
+        on_devices = (node for node in self.nodes if not node.op.on_host)
+        return sum(math.prod(blob.shape) * blob.dtype.bytes for node in on_devices for blob in node.outputs)
 
     def __repr__(self) -> str:
         kind = "train" if self.train else "predict"

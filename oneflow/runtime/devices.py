@@ -8,6 +8,7 @@ from typing import Any
 
 from .._base.dist import Placement
 from .._base.jax import jax
+from .._base.memory import has_plugin
 from .._base.refuse import refuse
 from ..config import Resource
 from ..errors import DeviceError
@@ -80,14 +81,14 @@ def _held() -> list[str]:
 
 
 def has_gpu() -> bool:
-    """Whether JAX has a GPU. Initialises JAX's backends."""
+    """Whether JAX has a GPU. Initialises JAX's backends, unless there can be none."""
     prepare()
-    return jax.default_backend() in ("gpu", "cuda", "rocm")
+    return has_plugin() and jax.default_backend() in ("gpu", "cuda", "rocm")
 
 
 def has_accelerator() -> bool:
-    """Whether JAX has what "gpu" placements mean: GPUs or TPUs. Initialises JAX's backends."""
-    return has_gpu() or jax.default_backend() == "tpu"
+    """Whether JAX has what "gpu" placements mean: GPUs or TPUs. Initialises JAX's backends, unless there can be none."""
+    return has_gpu() or (has_plugin() and jax.default_backend() == "tpu")
 
 
 def gpus_are_real() -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from .._base import check
+from .._base import check, memory
 from .._base.refuse import refuse, warn
 from ..config import Resource
 from ..config._settings import nonfinite
@@ -212,6 +212,7 @@ class Session:
                         raise
                     except BaseException:  # noqa: S110 - the job keeps it, SystemExit of its body included
                         pass
+            memory.settle(lambda: sum(job.build().bytes for job in list(self.jobs.values()) if not job.failure))
 
     def warn_of_broken_jobs(self) -> None:
         """Warns of jobs that cannot be built, unless that was reported: their own calls raise the error.

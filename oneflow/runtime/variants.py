@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from .._base import memory
 from .._base.log import announced, notice
 from ..compiler.plan import Plan
 from ..compiler.replicas import per_device
@@ -68,6 +69,7 @@ class Variants:
             found = self.find(feeds)
             graph = self._plan.graph
             what = f"job {graph.name!r}"
+            memory.settle(lambda: graph.bytes)
             with announced(lambda: f"compiling {what} ({len(self._plan.order)} ops)", lambda: f"compiled {what}"):
                 while found is None:
                     if self._store.is_closed:

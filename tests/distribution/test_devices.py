@@ -203,6 +203,7 @@ def test_gpu_placements_mean_tpus_where_jax_has_those(
 ) -> None:
     from oneflow.runtime import devices
 
+    monkeypatch.setattr(devices, "has_plugin", lambda: True)
     monkeypatch.setattr(devices.jax, "default_backend", lambda: backend)
     assert (devices.has_accelerator(), devices.gpus_are_real(), devices.has_gpu()) == (accelerator, accelerator, gpu)
     assert flow.sysconfig.with_cuda() is gpu
@@ -223,5 +224,6 @@ def test_a_job_on_cpus_is_planned_for_cpus_where_there_is_a_gpu(monkeypatch: pyt
 
     graphs = [placed("cpu"), placed("gpu"), placed("cpu", "gpu")]
     assert [devices.platform_of(graph) for graph in graphs] == ["cpu"] * 3
+    monkeypatch.setattr(devices, "has_plugin", lambda: True)
     monkeypatch.setattr(devices.jax, "default_backend", lambda: "gpu")
     assert [devices.platform_of(graph) for graph in graphs] == ["cpu", "gpu", "gpu"]

@@ -9,6 +9,8 @@ import textwrap
 
 import pytest
 
+from oneflow._base.memory import SWITCH
+
 STEPS = textwrap.dedent("""
     import resource, sys
     import numpy as np
@@ -31,6 +33,31 @@ STEPS = textwrap.dedent("""
 """)
 
 
+ARENAS = textwrap.dedent("""
+    import ctypes, sys, tempfile
+    import numpy as np
+    import oneflow as flow, oneflow.typing as tp
+
+    def job(rows):
+        @flow.global_function(type="train", function_config=flow.FunctionConfig())
+        def train(x: tp.Numpy.Placeholder((rows, 64))) -> tp.Numpy:
+            loss = flow.math.reduce_mean(flow.layers.dense(x, 16, name="dense", kernel_initializer=flow.ones_initializer()))
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
+            return loss
+        return train
+
+    jobs = [job(int(rows)) for rows in sys.argv[1:]]  # all are declared before any is called
+    jobs[0](np.ones((int(sys.argv[1]), 64), np.float32))
+    libc = ctypes.CDLL(None)
+    libc.fopen.restype = ctypes.c_void_p
+    with tempfile.NamedTemporaryFile() as file:
+        stream = ctypes.c_void_p(libc.fopen(file.name.encode(), b"w"))
+        libc.malloc_info(0, stream)
+        libc.fclose(stream)
+        print(file.read().count(b"<heap "))
+""")
+
+
 def faults_a_step(before: str = "", **environment: str) -> int:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_") and k != "GLIBC_TUNABLES"}
     done = subprocess.run(
@@ -48,6 +75,17 @@ def faults_a_step(before: str = "", **environment: str) -> int:
 def test_a_step_finds_the_memory_of_the_one_before() -> None:
     kept, returned = faults_a_step(), faults_a_step(ONEFLOW_KEEP_MEMORY="0")
     assert kept * 3 < returned, (kept, returned)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a policy of glibc's allocator")
+@pytest.mark.parametrize(("rows", "is_one"), [([32], False), ([1 << 18], True), ([32, 1 << 18], True)])
+def test_threads_share_an_arena_where_a_declared_job_is_large(rows: list[int], is_one: bool) -> None:
+    """Large pieces are kept in the first arena alone; in small jobs threads would take turns at it."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_") and k not in ("GLIBC_TUNABLES", SWITCH)}
+    done = subprocess.run(
+        [sys.executable, "-c", ARENAS, *map(str, rows)], capture_output=True, text=True, check=True, timeout=150, env=kept
+    )
+    assert (int(done.stdout.split()[-1]) == 1) is is_one, done.stdout
 
 
 @pytest.mark.thorough

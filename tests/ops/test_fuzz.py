@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 THOROUGH = "ONEFLOW_THOROUGH" in os.environ
-EXAMPLES = 400 if THOROUGH else 5
+EXAMPLES = 400 if THOROUGH else 3
 RUN = 40 if THOROUGH else 1  # how many of the jobs are run
 
 

@@ -5,7 +5,7 @@ step pays a page fault for every 4 KiB of it: of ResNet-50's step, a fifth of th
 that threads have for themselves hold no piece of more than 64 MiB.
 
 The price is that threads share what one arena knows of its memory. Where JAX's thread and the caller's take turns within
-microseconds, a step takes 1.4 times as long: small jobs let each thread have an arena. The compiler's threads wait for each
+microseconds, a step takes 1.2 times as long: small jobs let each thread have an arena. The compiler's threads wait for each
 other's allocations. For a GPU many kernels are compiled to choose from: on 12 cores that took 4 to 5 times as long as in a
 process without this policy, and there steps work in the GPU's memory.
 """

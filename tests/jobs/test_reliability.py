@@ -1147,7 +1147,7 @@ train(x)
     assert "child left with 7" in done.stdout and done.returncode == 0, done.stdout + done.stderr
 
 
-JAX_RUNS = ["flow.load_variables({'w': x})", "weighted.plan()", "weighted.summary()", "__import__('jax').numpy.ones(3)"]
+JAX_RUNS = ["flow.load_variables({'w': x})", "weighted.plan()", "__import__('jax').numpy.ones(3)"]
 
 
 @pytest.mark.parametrize(
@@ -1187,7 +1187,11 @@ print(weighted(x))
 
 @pytest.mark.parametrize(
     "use",
-    ["flow.manual_seed(1)", *(pytest.param(u, marks=pytest.mark.thorough) for u in ("pass", "with flow.session(seed=1): pass"))],
+    [
+        "flow.manual_seed(1)",
+        "flow.get_all_variables()",
+        *(pytest.param(use, marks=pytest.mark.thorough) for use in ("pass", "with flow.session(seed=1): pass", "job.summary()")),
+    ],
 )
 def test_a_fork_before_the_first_call_is_free(use):
     done = run(f"""

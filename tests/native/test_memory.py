@@ -58,15 +58,19 @@ ARENAS = textwrap.dedent("""
 """)
 
 
+def unset(*beginnings: str) -> dict[str, str]:
+    """The environment without what begins so, and without what sets glibc up."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("GLIBC_TUNABLES", *beginnings))}
+
+
 def faults_a_step(before: str = "", **environment: str) -> int:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_") and k != "GLIBC_TUNABLES"}
     done = subprocess.run(
         [sys.executable, "-c", before + STEPS],
         capture_output=True,
         text=True,
         check=True,
         timeout=150,
-        env={**kept, **environment},
+        env={**unset("MALLOC_"), **environment},
     )
     return int(done.stdout.split()[-1])
 
@@ -81,9 +85,13 @@ def test_a_step_finds_the_memory_of_the_one_before() -> None:
 @pytest.mark.parametrize(("rows", "is_one"), [([32], False), ([1 << 18], True), ([32, 1 << 18], True)])
 def test_threads_share_an_arena_where_a_declared_job_is_large(rows: list[int], is_one: bool) -> None:
     """Large pieces are kept in the first arena alone; in small jobs threads would take turns at it."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_") and k not in ("GLIBC_TUNABLES", SWITCH)}
     done = subprocess.run(
-        [sys.executable, "-c", ARENAS, *map(str, rows)], capture_output=True, text=True, check=True, timeout=150, env=kept
+        [sys.executable, "-c", ARENAS, *map(str, rows)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=150,
+        env=unset("MALLOC_", SWITCH),
     )
     assert (int(done.stdout.split()[-1]) == 1) is is_one, done.stdout
 
@@ -106,7 +114,7 @@ def test_glibc_is_left_alone_where_steps_work_on_an_accelerator(tmp_path, enviro
     (tmp_path / "jax_plugins").mkdir()
     (tmp_path / "driver").touch()
     program = f"import oneflow._base.memory as m; m._DRIVERS = ({str(tmp_path / 'driver')!r},); print(m.keep_freed.__wrapped__())"
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "JAX_")) and k != "GLIBC_TUNABLES"}
+    kept = unset("MALLOC_", "JAX_")
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(tmp_path), kept.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={**kept, **environment}

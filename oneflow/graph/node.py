@@ -466,6 +466,15 @@ class Blob:
         def __len__(self) -> int:
             self._refuse("len() of a Blob", "use blob.shape[0], which is known")
 
+        def __setitem__(self, key: Any, value: Any) -> None:
+            self._refuse(
+                "a Blob cannot be changed in place",
+                "make a new one with flow.tensor_scatter_nd_update(blob, indices, updates) or flow.where(mask, new, blob)",
+            )
+
+        def __delitem__(self, key: Any) -> None:
+            self._refuse("a Blob cannot be changed in place", "take what is left with slices, and join them with flow.concat")
+
         def __contains__(self, item: Any) -> bool:
             self._refuse("`in` on a Blob", "compare with flow.math.equal and reduce with flow.math.reduce_any")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 import pickle
 import pydoc
 import sys
@@ -194,6 +195,9 @@ def test_loss_without_variables():
         (lambda x: True | (x > 0), "flow.math.maximum(x, y)"),
         (lambda x: (x > 0) ^ (x < 1), "flow.math.not_equal(x, y)"),
         (lambda x: ~(x > 0), "flow.math.equal(x, 0)"),
+        (lambda x: operator.setitem(x, 0, 1.0), "cannot be changed in place"),
+        (lambda x: operator.setitem(x, slice(1), x), "flow.tensor_scatter_nd_update(blob, indices, updates)"),
+        (lambda x: operator.delitem(x, 0), "flow.concat"),
     ],
 )
 def test_a_blob_is_not_a_number(use, text):

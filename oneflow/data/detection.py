@@ -61,6 +61,8 @@ def polygons_to_mask(
     """
     if points.ndim != 2 or points.shape[1] != 2 or index.shape != (len(points), 3):
         raise DataError(f"polygons need points (k, 2) and an index (k, 3), got {points.shape} and {index.shape}")
+    if index.dtype.kind not in "iu":
+        raise DataError(f"an index of polygons must hold integers, got {index.dtype}")
     if width < 0 or height < 0:
         raise DataError(f"an image cannot have the size {width} x {height}")
     if not len(points):

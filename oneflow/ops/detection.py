@@ -39,6 +39,8 @@ def _want_pairs(what: str, argument: str, value: Any, batch: Blob, kind: Any) ->
 def _of_width(array: Array, width: int, what: str) -> Array:
     if array.ndim != 2 or array.shape[1] != width:
         raise DataError(f"must be {what} (k, {width}), got {array.dtype}{list(array.shape)}")
+    if array.dtype.kind != "f":  # a scale would be truncated, and a coordinate may not be in the dtype's range
+        raise DataError(f"must be {what} of floats, got {array.dtype}{list(array.shape)}")
     return array
 
 

@@ -56,6 +56,8 @@ def test_masks() -> None:
     for wrong in (-index, index + [0, 0, 90]):
         with pytest.raises(DataError):
             detection.polygons_to_mask(points, wrong, 12, 10)
+    with pytest.raises(DataError, match="must hold integers, got float32"):
+        detection.polygons_to_mask(points, index.astype(np.float32) + 0.5, 12, 10)
     with pytest.raises(DataError, match="not a number"):
         detection.polygons_to_mask(points * np.nan, index, 12, 10)
     with pytest.raises(DataError, match=r"2 instances of 30000 x 30000 pixels are more than the limit of 1073741820 bytes"):

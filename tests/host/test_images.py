@@ -337,6 +337,26 @@ def test_mistakes_are_told_when_the_job_is_built(body: Any, error: type[Exceptio
     assert isinstance(caught.value, OneFlowError) and "test_images.py" in str(caught.value)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint8"])
+@pytest.mark.parametrize(("width", "body"), [
+    (4, lambda x, size, scale: flow.object_bbox_scale(x, scale)),
+    (4, lambda x, size, scale: flow.object_bbox_flip(x, size, 17)),
+    (2, lambda x, size, scale: flow.object_segmentation_polygon_scale(x, scale)),
+    (2, lambda x, size, scale: flow.object_segmentation_polygon_flip(x, size, 17)),
+])  # fmt: skip
+def test_boxes_and_polygons_of_integers_are_refused(width: int, body: Any, dtype: str) -> None:
+    kind = getattr(flow, dtype)  # a scale of 1.5 would become 1, silently
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((1, 2, width), kind)) -> tp.Numpy:
+        size, scale = flow.constant(300, flow.int32, (1, 2)), flow.constant(1.5, flow.float32, (1, 2))
+        made = body(flow.tensor_to_tensor_buffer(x, 2), size, scale)
+        return flow.tensor_buffer_to_tensor(made, kind, (2, width))
+
+    with pytest.raises(DataError, match=f"element 0: must be .* of floats, got {dtype}"):
+        job(np.ones((1, 2, width), dtype))
+
+
 def test_mistakes_of_a_call_name_the_image() -> None:
     @flow.global_function()
     def crop(x: LIST) -> tp.Numpy:

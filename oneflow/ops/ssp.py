@@ -58,8 +58,11 @@ def ssp_variable_proxy(var: Blob, buffer_size: int = 1, name: str | None = None)
         return var, identity(var, name=name)
     graph = current(what)
     if name is None:
-        name = graph.fresh_name("SspVariableProxy").removeprefix(graph.scope.namespace)
-    full = graph.scope.namespace + name
+        fresh = graph.fresh_name("SspVariableProxy")
+        name = fresh.removeprefix(graph.scope.namespace)
+        full = f"{var.op_name}-{fresh}"  # ops are numbered per job: another job's first proxy has another variable's values
+    else:
+        full = graph.scope.namespace + name
     zeros: Initializer = _Zeros()
 
     def state(suffix: str, shape: tuple[int, ...], dtype: dtypes.dtype) -> Blob:

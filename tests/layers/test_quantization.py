@@ -147,6 +147,24 @@ def test_ssp_variable_proxy():
     assert counting(lambda ref, value: ref + 1, 1, 3) == [0, 1, 2]
 
 
+def test_ssp_variable_proxies_of_two_jobs_are_apart():
+    def first() -> tp.Numpy:
+        return body("a")
+
+    def second() -> tp.Numpy:
+        return body("b")
+
+    def body(variable):
+        var = flow.get_variable(variable, (1,), flow.int32, flow.zeros_initializer(), trainable=False)
+        ref, value = flow.experimental.ssp_variable_proxy(var, 4)
+        flow.assign(ref, ref + 1)
+        return value
+
+    jobs = [flow.global_function("predict")(job) for job in (first, second)]
+    for job in jobs:
+        assert [int(job()[0]) for _ in range(8)] == [0, 0, 0, 0, 1, 2, 3, 4]
+
+
 def ssp_job(**options):
     config = flow.FunctionConfig()
     config.enable_ssp(True)

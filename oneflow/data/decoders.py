@@ -92,10 +92,16 @@ def _cut(flat: np.ndarray, counts: np.ndarray, size: int) -> tuple[np.ndarray, n
 
 
 def _outside(flat: np.ndarray, wanted: np.dtype) -> np.ndarray | None:
-    """A mask of integers outside the range of ``wanted``, None if there are none. 8 bits may be meant as signed or unsigned."""
-    if flat.dtype.kind != "i" or wanted.kind not in "iu" or wanted.itemsize >= flat.dtype.itemsize or not len(flat):
+    """A mask of numbers outside an integer dtype's range, None if there are none. 8 bits may be meant as signed or unsigned."""
+    if wanted.kind not in "iu" or not len(flat):
         return None
     low, high = (-128, 255) if wanted.itemsize == 1 else (int(np.iinfo(wanted).min), int(np.iinfo(wanted).max))
+    if flat.dtype.kind == "f":  # fractions are cut off; a float64 holds high + 1, and may not hold high
+        whole = np.trunc(flat.astype(np.float64, copy=False))
+        outside = ~((whole >= low) & (whole < float(high) + 1.0))
+        return outside if outside.any() else None
+    if flat.dtype.kind != "i" or wanted.itemsize >= flat.dtype.itemsize:
+        return None
     return (flat < low) | (flat > high) if flat.min() < low or flat.max() > high else None
 
 

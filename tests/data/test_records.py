@@ -603,3 +603,20 @@ def test_records_of_a_slice_are_iterated_alone() -> None:
     records = Records.of(messages)
     assert list(records) == messages and list(records[3:7]) == messages[3:7] and list(records[4:4]) == []
     assert list(Records.concat([records[8:], records[:2]])) == messages[8:] + messages[:2]
+
+
+@pytest.mark.parametrize("kind", ["float_list", "double_list"])
+def test_floats_outside_the_range_of_an_integer_dtype(kind: str) -> None:
+    for dtype, fits, outside in [
+        (np.int32, [-2147483648, 2147483520, 300.75, -0.5], [2147483648.0, -2147483904.0, np.nan, np.inf]),
+        (np.int64, [-(2.0**63), 2.0**62], [2.0**63, -np.inf, np.nan]),
+        (np.uint8, [255.5, -128.5, 0], [256, -129, np.nan]),
+    ]:
+        for value in fits:
+            found = decode_raw(Records.of([record(x=(kind, [value]))] * 2), "x", (), dtype)
+            assert found.tolist() == [int(np.int64(value).astype(dtype))] * 2
+        for value in outside:
+            batch = Records.of([record(x=(kind, [1.0])), record(x=(kind, [value]))])
+            with pytest.raises(FeatureError, match=f"outside the range of {np.dtype(dtype)}") as caught:
+                decode_raw(batch, "x", (), dtype)
+            assert caught.value.record == 1

@@ -80,6 +80,7 @@ class Product final : public Operation {
     threads_ = threads;
     name_ = found.name();
     if (describe_only) return;
+    const thread_pool::ScopedMaxThreads scope(threads);  // else oneDNN's cache has one made for another number, and layout of weights
     primitive_ = dnnl::primitive(found.descriptor);
     const ProductSpec inner = s.computed();
     input_ = {inner.input, s.input_type, inner.input_strides}, output_ = {s.output, s.output_type, s.output_strides};

@@ -84,9 +84,10 @@ inline void store_row(float* data, int64_t index, Floats value) {
   Elements<kBf16>::store(reinterpret_cast<typename Elements<kBf16>::Number*>(data) + index, value);
 }
 
-// Panels of the transposed matrix: word d of row r goes to row d of panel r / kPanel. Missing rows of the last panel are zeros.
+// Panels of the transposed matrix: word d of row r goes to row d of panel r / kPanel. Missing rows are zeros, up to a multiple of
+// 16: products read no more of the last panel.
 void pack_transposed(const float* data, int64_t row_words, int64_t rows, int64_t words, float* panels) {
-  for (int64_t row = 0; row < round_up(rows, kPanel); row += kLanes) {
+  for (int64_t row = 0; row < round_up(rows, 16); row += kLanes) {
     float* to = panels + row / kPanel * kPanel * words + row % kPanel;
     turn(data + std::min(row, rows) * row_words, row_words, rows - row, words, to, kPanel);
   }

@@ -64,7 +64,8 @@ class Worker:
         if "pytorch" not in module and "tensorflow" not in module:
             import jax
 
-            jax.devices()  # starting XLA is neither import nor build
+            if "oneflow" not in sys.modules:  # which starts XLA itself, behind settings that depend on the jobs
+                jax.devices()  # starting XLA is neither import nor build
         self._phases.listen()
         started = time.perf_counter()
         self._run, self._losses = contender.make(**options)

@@ -41,6 +41,15 @@ def prepare() -> None:
             _begin_anew(needed)
 
 
+def meet() -> None:
+    """Starts XLA where there are several processes: each waits in it for all others, deaf to what becomes of them.
+
+    Called where every process of the run comes by, those whose jobs cannot be built included.
+    """
+    if processes.count() > 1:
+        jax.devices()
+
+
 def _asked_for() -> int:
     cpus = process.named_cpu_devices if Resource.cpu_device_num is None else Resource.cpu_device_num or 1
     return max(Resource.gpu_device_num or 1, cpus)

@@ -213,6 +213,7 @@ class Session:
                     except BaseException:  # noqa: S110 - the job keeps it, SystemExit of its body included
                         pass
             memory.settle(lambda: sum(job.build().bytes for job in list(self.jobs.values()) if not job.failure))
+            devices.meet()
 
     def warn_of_broken_jobs(self) -> None:
         """Warns of jobs that cannot be built, unless that was reported: their own calls raise the error.

@@ -169,6 +169,8 @@ width = 12 if how == "differs" and rank == 1 else 11
 
 @flow.global_function(type="train")
 def train(x: tp.Numpy.Placeholder((16, 6))) -> tp.Numpy:
+    if how == "body" and rank == 1:
+        raise ValueError("no such layer")
     loss = flow.math.reduce_mean(flow.layers.dense(x, width, name="a"))
     flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.01]), momentum=0).minimize(loss)
     return loss
@@ -216,6 +218,7 @@ print("done", flush=True)
 LOST = {
     "killed": (137, ["process 1 of 2 cannot go on: process 0 is gone without a word", "process 0 of 2 was ended by SIGKILL"]),
     "raises": (1, ["process 0 of 2 cannot go on: process 1 ended with an error: ValueError: no such file", "program.py:"]),
+    "body": (1, ["errors.ProcessError: process 0 of 2 cannot go on: process 1 ended with an error: ValueError: no such layer"]),
     "sleeps": (1, ["process 0 of 2 cannot go on: process 1 has stood still for", "waits for it in call 3, job 'train'",
                    "process 1 of 2 cannot go on: process 0 gave up"]),
     "stops": (1, ["process 0 of 2 cannot go on: process 1 has not been heard of for", "it was stopped", "program.py:"]),
@@ -228,13 +231,14 @@ LOST = {
 
 
 @pytest.mark.parametrize(
-    "how", [pytest.param(h, marks=[pytest.mark.thorough] * (h not in ("killed", "raises", "calls", "differs"))) for h in LOST]
+    "how",
+    [pytest.param(h, marks=[pytest.mark.thorough] * (h not in ("killed", "raises", "body", "calls", "differs"))) for h in LOST],
 )
 def test_a_lost_process_ends_the_others_with_a_clear_error(how: str, program: Any) -> None:
     done = program(LOSING, *TWO, arguments=(how,))
     status, texts = LOST[how]
     assert done.returncode == status, done.stderr
-    assert done.stdout == ("" if how == "differs" else "begun\n")
+    assert done.stdout == ("" if how in ("body", "differs") else "begun\n")
     for text in texts:
         assert text in done.stderr
     assert "Check failure stack trace" not in done.stderr  # JAX's own end of a process

@@ -16,7 +16,7 @@ from ..report import Check, Section, milliseconds
 from .models import EAGER, OURS, TITLES, agreed, contenders
 
 MIXED, AUTOCAST = "ours, mixed precision", "PyTorch's autocast"
-# Relative, of the first mean loss and of the next one, which bfloat16 moves by up to a tenth where batch normalization is (see models).
+# Relative, of the first mean loss and of the next one, which bfloat16 moves by up to a tenth where there is batch normalization.
 AGREE = (0.02, 0.1)
 # model, batch, then how many times as fast as our float32, and as PyTorch's autocast, mixed precision should be
 CASES: list[tuple[str, int, float | None, float | None]] = [

@@ -16,6 +16,10 @@ from .refuse import closest
 
 _UNKNOWN = re.compile(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'$")
 _MISCALLED = re.compile(r"([\w.]+)\(\) (?:missing \d+ required |takes .* positional arguments? but )")
+# What JAX and PyTorch say of a Blob among their arguments; the name of the function is in one of the groups.
+_MET_BLOB = re.compile(r"\bBlob\b")
+_MET_BY = re.compile(r"<function (\w+) at |^(\w+)\(\): argument|^Error interpreting argument to (\w+) as|^(\w+) requires ")
+_OPS_TAKE_IT = "a Blob has no value while the job is described: only ops of flow take it"
 # Our keywords, and those of PyTorch, Keras and NumPy for the same with other letters.
 _ELSEWHERE = {
     "axis": "dim dims axes", "keepdims": "keepdim", "filters": "out_channels", "units": "out_features", "use_bias": "bias",
@@ -25,10 +29,14 @@ _ELSEWHERE = {
 
 
 def explain_arguments(error: BaseException) -> None:
-    """Adds a note to Python's error for wrong arguments of a public function.
+    """Adds a note to Python's error for wrong arguments of a public function, and to another library's for a Blob.
 
-    For an unknown keyword: the one that was meant, or all there are. For too few or too many arguments: how it is called.
+    For an unknown keyword: the one that was meant, or all there are. For too few or too many arguments: how it is called. For a
+    Blob: the op of that name.
     """
+    if type(error) is TypeError and _MET_BLOB.search(str(error)) and not any(_OPS_TAKE_IT in n for n in _notes(error)):
+        _explain_blob(error)
+        return
     found = _miscalled(error)
     if found is not None:
         path, function = _called(found.removesuffix(".__init__"), error.__traceback__)
@@ -52,10 +60,22 @@ def explain_call(error: BaseException, function: Callable[..., Any], constructed
 
 def _miscalled(error: BaseException) -> str | None:
     """The name in Python's error for wrong arguments; None for other errors, and for those that are explained."""
-    if type(error) is not TypeError or getattr(error, "__notes__", None):
+    if type(error) is not TypeError or _notes(error):
         return None
     found = _UNKNOWN.match(str(error)) or _MISCALLED.match(str(error))
     return None if found is None else found[1]
+
+
+def _notes(error: BaseException) -> list[str]:
+    return getattr(error, "__notes__", [])
+
+
+def _explain_blob(error: BaseException) -> None:
+    by = _MET_BY.search(str(error))
+    paths = [path for path, _ in _functions() if by is not None and path.rpartition(".")[2] == by[by.lastindex or 0]]
+    error.add_note(f"  why        {_OPS_TAKE_IT}")
+    meant = f"{min(paths, key=len)}(...), or " if paths else ""
+    error.add_note(f"  try        {meant}flow.experimental.register_op for an op that is written in JAX")
 
 
 def _explain(error: BaseException, path: str, function: Callable[..., Any]) -> None:

@@ -12,6 +12,7 @@ import traceback
 from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -628,6 +629,28 @@ def test_too_few_and_too_many_arguments_are_explained(body, note):
     with pytest.raises(TypeError, match=r"missing|takes") as caught:
         job(X)
     assert caught.value.__notes__ == [f"  its form   {note}"]
+
+
+@pytest.mark.parametrize(
+    ("body", "meant"),
+    [
+        (jnp.sin, "flow.math.sin(...), or "),
+        (lambda x: jnp.stack([x, x]), "flow.stack(...), or "),
+        (jax.nn.relu, ""),  # an error of what it calls
+        pytest.param(lambda x: pytest.importorskip("torch").sigmoid(x), "flow.math.sigmoid(...), or ", id="torch"),
+    ],
+)
+def test_functions_of_other_libraries_name_the_op_that_takes_a_blob(body, meant):
+    @flow.global_function(type="predict")
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return body(x)
+
+    for _ in range(2):
+        with pytest.raises(TypeError) as caught:
+            job(X)
+        why, tried = caught.value.__notes__[-2:]
+        assert why.split() == "why a Blob has no value while the job is described: only ops of flow take it".split()
+        assert tried == f"  try        {meant}flow.experimental.register_op for an op that is written in JAX"
 
 
 def softmax(x):

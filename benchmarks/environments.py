@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         print(__doc__)
         return 2
     folder = Path(sys.argv[1]).resolve()

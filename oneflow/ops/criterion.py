@@ -250,8 +250,15 @@ def _distance(x: Array, p: float) -> Array:
     return select(nothing, full(0, total), root)
 
 
-def _triplet_values(anchor: Array, positive: Array, negative: Array, *, margin: float, p: float, eps: float) -> Array:
-    near, far = (_distance(lax.add(lax.sub(anchor, other), full(eps, anchor)), p) for other in (positive, negative))
+def _triplet_values(
+    anchor: Array, positive: Array, negative: Array, *, margin: float, p: float, eps: float, swap: bool
+) -> Array:
+    def distance(x: Array, y: Array) -> Array:
+        return _distance(lax.add(lax.sub(x, y), full(eps, x)), p)
+
+    near, far = distance(anchor, positive), distance(anchor, negative)
+    if swap:
+        far = lax.min(far, distance(positive, negative))
     return _at_least_zero(lax.add(lax.sub(near, far), full(margin, near)))
 
 
@@ -271,12 +278,14 @@ def TripletMarginLoss(
 ) -> Blob:
     """max(0, margin + |anchor - positive + eps| - |anchor - negative + eps|), p-norms along axis 1.
 
+    Source: Balntas et al., "Learning shallow convolutional feature descriptors with triplet losses", 2016, with ``swap``.
+
     Args:
       anchor, positive, negative: of one shape, rank >= 2, and floating dtype.
       margin: the difference of the distances that costs nothing.
       p: > 0; of the norm.
       eps: added to the differences.
-      swap: must stay False.
+      swap: whether the second distance is the smaller one of |anchor - negative + eps| and |positive - negative + eps|.
       reduction: "mean" over all elements, "sum", or "none".
       name: name of the op.
     Returns: Blob of shape (1,), or without axis 1 with "none".
@@ -286,14 +295,13 @@ def TripletMarginLoss(
     what = label("TripletMarginLoss", name)
     anchor, positive, negative = want_pair(what, ("anchor", anchor), ("positive", positive), ("negative", negative))
     want.rank(what, anchor, 2)
-    if want.flag(what, "swap", swap):
-        fail(ArgumentError, what, "swap=True is not supported")
     power = want.number(what, "p", p)
     if not power > 0:
         fail(ArgumentError, what, f"p must be > 0, got {shown(p)}")
     return emit(
         _triplet_margin, anchor, positive, negative, name=name, reduction=want_reduction(what, reduction),
         margin=want.number(what, "margin", margin), p=power, eps=want.number(what, "eps", eps),
+        swap=want.flag(what, "swap", swap),
     )  # fmt: skip
 
 

@@ -199,6 +199,13 @@ ROWS = [
         torch=lambda t, a, p, n: t.nn.functional.triplet_margin_loss(a, p, n, 0.7, 3.0, reduction="none"),
     ),
     Row(
+        "triplet_margin_loss swap",
+        lambda a, p, n: nn.TripletMarginLoss(a, p, n, 2.0, swap=True, reduction="none"),
+        None,
+        [X, Y, floats(3, 4, seed=2)],
+        torch=lambda t, a, p, n: t.nn.functional.triplet_margin_loss(a, p, n, 2.0, swap=True, reduction="none"),
+    ),
+    Row(
         "kl_div_loss",
         nn.KLDivLoss,
         None,
@@ -320,7 +327,7 @@ REFUSALS = [
         "equal shapes",
     ),
     Refusal("L1Loss reduction", lambda x, y: nn.L1Loss(x, y, "batchmean"), [X, Y], ArgumentError, "'mean', 'sum', 'none'"),
-    Refusal("TripletMarginLoss swap", lambda x, y: nn.TripletMarginLoss(x, y, y, swap=True), [X, Y], ArgumentError, "swap"),
+    Refusal("TripletMarginLoss swap", lambda x, y: nn.TripletMarginLoss(x, y, y, swap=2), [X, Y], ArgumentError, "swap"),
     Refusal("BCELoss weight", lambda x, y, w: nn.BCELoss(x, y, w), [X, Y, floats(3)], ShapeError, "weight must broadcast"),
     Refusal(
         "smooth_l1_loss beta", lambda x, y: loss.smooth_l1_loss(x, y, -1.0), [X, Y], ArgumentError, "beta must be a number >= 0"

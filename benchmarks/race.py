@@ -39,6 +39,10 @@ class Race:
     def spread(self, label: str) -> Spread:
         return Spread.of(self.seconds[label])
 
+    def cpu_ms(self, label: str) -> float:
+        """CPU time of a step, of all threads, in milliseconds: the median of the rounds."""
+        return Spread.of(self.cpu[label]).median * 1e3
+
     def ratio(self, above: str, below: str) -> Ratio | None:
         """Time of one by time of another, None where one of them did not run."""
         if above not in self.seconds or below not in self.seconds:

@@ -57,8 +57,7 @@ def _model(model: str, effort: Effort, data: Path) -> Section:
     made.quiet = result.quiet()
     made.raw = {"seconds": result.seconds, "cpu": result.cpu, "passes": passes, "step": step, "prepare": prepare}
     for label in result.seconds:
-        cpu = sorted(result.cpu[label])[len(result.cpu[label]) // 2]
-        made.rows.append([label, *milliseconds(result.spread(label)), f"{cpu * 1e3:.1f}"])
+        made.rows.append([label, *milliseconds(result.spread(label)), f"{result.cpu_ms(label):.1f}"])
     # LeNet's step keeps both of two cores busy by itself: overlapping cannot gain as much there
     wanted = 1.25 if model == "mlp" else None
     for sync, later, bound in ((OURS, OURS_ASYNC, wanted), (JAX, JAX_ASYNC, None), (JAX_ASYNC, OURS_ASYNC, None)):

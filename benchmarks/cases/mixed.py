@@ -36,8 +36,7 @@ def section(title: str, result: Race, bounds: dict[str, float | None]) -> Sectio
         failures=result.failures, quiet=result.quiet(), page="performance", raw={"seconds": result.seconds, "cpu": result.cpu},
     )  # fmt: skip
     for label in result.seconds:
-        cpu = sorted(result.cpu[label])[len(result.cpu[label]) // 2]
-        made.rows.append([label, *milliseconds(result.spread(label)), f"{cpu * 1e3:.1f}"])
+        made.rows.append([label, *milliseconds(result.spread(label)), f"{result.cpu_ms(label):.1f}"])
     for label, bound in bounds.items():
         ratio = result.ratio(label, MIXED)
         if ratio is not None:

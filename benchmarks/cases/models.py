@@ -115,11 +115,10 @@ def section(title: str, result: Race, best_peer: float | None, eager: float | No
         raw={"seconds": result.seconds, "cpu": result.cpu},
     )  # fmt: skip
     for label in result.seconds:
-        cpu = sorted(result.cpu[label])[len(result.cpu[label]) // 2]
         p99, rate = result.memory[label].get("p99"), 1 / result.spread(label).median
         made.rows.append([
             label, *milliseconds(result.spread(label)), f"{p99 * 1e3:.2f}" if p99 else "", f"{rate:.1f}",
-            f"{cpu * 1e3:.1f}", f"{result.started[label]['total']:.1f}", megabytes(result.memory[label]["peak"]),
+            f"{result.cpu_ms(label):.1f}", f"{result.started[label]['total']:.1f}", megabytes(result.memory[label]["peak"]),
         ])  # fmt: skip
     return made
 

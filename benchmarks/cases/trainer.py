@@ -38,8 +38,7 @@ def measure(effort: Effort, data: Path) -> list[Section]:
             failures=result.failures, quiet=result.quiet(), raw={"seconds": result.seconds, "cpu": result.cpu},
         )  # fmt: skip
         for label in result.seconds:
-            cpu = sorted(result.cpu[label])[len(result.cpu[label]) // 2]
-            made.rows.append([label, *milliseconds(result.spread(label)), f"{cpu * 1e3:.2f}"])
+            made.rows.append([label, *milliseconds(result.spread(label)), f"{result.cpu_ms(label):.2f}"])
         for label, bound in ((TRAINER, None), (REPORTS, BOUND), (EVERY_STEP, None)):
             ratio = result.ratio(label, BARE)
             if ratio is not None:

@@ -53,10 +53,8 @@ def section(model: str, result: Race) -> Section:
     )  # fmt: skip
     for label in result.seconds:
         memory = result.memory[label]
-        cpu = sorted(result.cpu[label])[len(result.cpu[label]) // 2]
-        made.rows.append(
-            [label, *milliseconds(result.spread(label)), f"{cpu * 1e3:.1f}", megabytes(memory["peak"]), f"{memory['loss']:.3f}"]
-        )
+        used = [f"{result.cpu_ms(label):.1f}", megabytes(memory["peak"]), f"{memory['loss']:.3f}"]
+        made.rows.append([label, *milliseconds(result.spread(label)), *used])
     return made
 
 

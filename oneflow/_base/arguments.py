@@ -13,6 +13,7 @@ from typing import Any
 
 from .public_names import public_modules, public_names
 from .refuse import closest
+from .signatures import signature_of
 
 _UNKNOWN = re.compile(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'$")
 _MISCALLED = re.compile(r"([\w.]+)\(\) (?:missing \d+ required |takes .* positional arguments? but )")
@@ -122,7 +123,7 @@ def _functions() -> Iterator[tuple[str, Callable[..., Any]]]:
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
     try:
-        return inspect.signature(function)
+        return signature_of(function)
     except (TypeError, ValueError):
         return None
 

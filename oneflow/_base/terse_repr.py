@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from .refuse import shown
+from .signatures import signature_of
 
 
 def terse_repr(made: Any) -> str:
     """``Class(a=1, b=2)``: the arguments that its attributes of the same names tell, without those that are at their default."""
     found = []
-    for parameter in inspect.signature(type(made)).parameters.values():
+    for parameter in signature_of(type(made)).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         value = getattr(made, parameter.name, getattr(made, f"_{parameter.name}", parameter.default))

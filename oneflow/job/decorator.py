@@ -156,6 +156,8 @@ def _want_function(function: Any) -> None:
     if isinstance(function, JobFunction):
         refuse(ArgumentError, f"{function.name!r} is a job already",
                hint="declare two jobs, each with a function of its own; both may call a third one")  # fmt: skip
+    if inspect.isfunction(function):  # Python 3.14 evaluates its annotations now, and what is wrong with them is the user's
+        _ = inspect.unwrap(function).__annotations__
     try:
         inspect.signature(function)
         named = isinstance(function.__name__, str) and not inspect.isclass(function)

@@ -87,6 +87,7 @@ class JobFunction(Prepared, Generic[P, R_co]):
     ):
         """``declaration``: of a job that is made of another one."""
         functools.update_wrapper(self, function)
+        self.__annotations__ = getattr(function, "__annotations__", {})  # from Python 3.14 on, update_wrapper leaves them out
         self.name = function.__name__ if declaration is None else declaration.name
         self.train = train
         self.config = config

@@ -250,9 +250,7 @@ def _distance(x: Array, p: float) -> Array:
     return select(nothing, full(0, total), root)
 
 
-def _triplet_values(
-    anchor: Array, positive: Array, negative: Array, *, margin: float, p: float, eps: float, swap: bool
-) -> Array:
+def _triplet_values(anchor: Array, positive: Array, negative: Array, *, margin: float, p: float, eps: float, swap: bool) -> Array:
     def distance(x: Array, y: Array) -> Array:
         return _distance(lax.add(lax.sub(x, y), full(eps, x)), p)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -11,6 +10,7 @@ from .._base import dist
 from .._base.dist import Distribute, Placement
 from .._base.jax import lax
 from .._base.refuse import shown
+from .._base.signatures import signature_of
 from ..errors import ArgumentError, ModeError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
@@ -271,7 +271,7 @@ def distribute_map(xs: Blob | Sequence[Blob], f: Callable[..., Any], axis: int =
     if not callable(f):
         fail(ArgumentError, what, f"f must be callable, got {shown(f)}")
     try:
-        inspect.signature(f).bind(*blobs)
+        signature_of(f).bind(*blobs)
     except TypeError as error:
         fail(ArgumentError, what, f"f is called with {len(blobs)} pieces, which {shown(f)} does not take: {error}", blobs)
     except ValueError:  # a builtin without a signature

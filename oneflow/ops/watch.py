@@ -12,6 +12,7 @@ import numpy as np
 
 from .. import typing as tp
 from .._base.refuse import shown
+from .._base.signatures import signature_of
 from .._signature.local import LocalTensor, pieces, up_to
 from ..errors import ArgumentError
 from ..graph.graph import Graph, Watch, current
@@ -102,7 +103,7 @@ def _local(value: Any, blob: Blob) -> LocalTensor:
 def _deliver(what: str, handler: Callable[[Any], None], blob: Blob) -> Callable[[Any], None]:
     try:
         parameters = [
-            p for p in inspect.signature(handler).parameters.values()
+            p for p in signature_of(handler).parameters.values()
             if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL) and p.default is p.empty
         ]  # fmt: skip
         annotation: Any = parameters[0].annotation if parameters else None
@@ -112,6 +113,7 @@ def _deliver(what: str, handler: Callable[[Any], None], blob: Blob) -> Callable[
         fail(
             ArgumentError, what, f"the handler must take exactly one argument, {shown(handler)} takes {len(parameters)}", (blob,)
         )
+    annotation = getattr(annotation, "__forward_arg__", annotation)  # of a name that is not there
     if isinstance(annotation, str):
         annotation = {"Numpy": tp.Numpy, "ListNumpy": tp.ListNumpy, "ListListNumpy": tp.ListListNumpy}.get(
             annotation.rsplit(".", 1)[-1], annotation

@@ -109,8 +109,8 @@ def test_the_top_floor_is_imported_when_it_is_used() -> None:
 def test_names_of_few_programs_are_imported_when_they_are_used() -> None:
     """``import oneflow`` takes three quarters of the time, NumPy's part included."""
     program = (
-        "import sys, numpy\n"
-        "before = {*sys.modules}\n"  # pathlib may be among them: that depends on NumPy, and on what site-packages starts
+        "import logging, sys, numpy\n"
+        "before = {*sys.modules}\n"  # pathlib may be among them: that depends on Python, on NumPy, and on what site-packages starts
         "import oneflow as flow\n"
         "late = ('oneflow.checkpoint.api', 'oneflow.data.codecs', 'oneflow.data.records', 'oneflow.model._model',\n"
         "        'oneflow.ops.custom', 'oneflow.ops.image', 'oneflow.optimizer.rules', 'oneflow.optimizer.schedules',\n"

@@ -61,6 +61,7 @@ class TargetMeshes(DeviceMeshes):
     def _mesh(self, placement: Placement) -> Any:
         number = self._numbers.setdefault((placement.devices, placement.hierarchy), len(self._numbers))
         axes = mesh_axes(placement)
-        mesh = jax.sharding.AbstractMesh(tuple(axes.values()), tuple(f"{name}_p{number}" for name in axes))
+        auto = (jax.sharding.AxisType.Auto,) * len(axes)  # JAX 0.12 takes Explicit otherwise
+        mesh = jax.sharding.AbstractMesh(tuple(axes.values()), tuple(f"{name}_p{number}" for name in axes), axis_types=auto)
         self._placements.setdefault(mesh, placement)
         return mesh

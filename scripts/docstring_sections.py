@@ -5,19 +5,23 @@ from __future__ import annotations
 import re
 
 _SECTION = re.compile(
-    r"^(Args(?:, Returns, Raises| and errors)?|Returns|Raises|Distribution|Variables|Source|Note|Example):(?: |$)"
+    r"^(Args(?:, Returns, Raises| and errors)?|Attributes|Returns|Raises|Distribution|Variables|Source|Note|Example):(?: |$)"
 )
 
 
 def sections(doc: str) -> list[tuple[str, list[str]]]:
-    """The docstring in parts: ("", the description), ("Args", its lines), ..."""
+    """The docstring in parts: ("", the description), ("Args", its lines), ...; text behind an empty line ends a section."""
     parts: list[tuple[str, list[str]]] = [("", [])]
+    before = ""
     for line in doc.splitlines():
         found = _SECTION.match(line)
         if found:
             parts.append((found[1], [line[found.end() :]] if line[found.end() :].strip() else []))
+        elif parts[-1][0] and not before and line and not line[0].isspace():
+            parts.append(("", [line]))
         else:
             parts[-1][1].append(line)
+        before = line.strip()
     return parts
 
 

@@ -39,7 +39,7 @@ def entry(path: str, value: Any, also: list[str]) -> list[str]:
     for title, lines in sections(inspect.getdoc(value) or ""):
         if title == "Example":
             continue
-        if title in ("Args", "Raises", "Returns") and any(re.match(r"^  [\w*, `]+: ", line) for line in lines):
+        if title in ("Args", "Attributes", "Raises", "Returns") and any(re.match(r"^  [\w*, `]+: ", line) for line in lines):
             rows += [f"**{title}**", "", *entries(lines), ""]
         elif title:
             rows += [f"**{title}** " + " ".join(line.strip() for line in lines).strip(), ""]

@@ -15,7 +15,8 @@ from .public_names import public_modules, public_names
 from .refuse import closest
 from .signatures import signature_of
 
-_UNKNOWN = re.compile(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'$")
+# Python 3.13 and newer name the closest keyword themselves.
+_UNKNOWN = re.compile(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'(?:\. Did you mean '(\w+)'\?)?$")
 _MISCALLED = re.compile(r"([\w.]+)\(\) (?:missing \d+ required |takes .* positional arguments? but )")
 # What JAX and PyTorch say of a Blob among their arguments; the name of the function is in one of the groups.
 _MET_BLOB = re.compile(r"\bBlob\b")
@@ -82,14 +83,16 @@ def _explain_blob(error: BaseException) -> None:
 def _explain(error: BaseException, path: str, function: Callable[..., Any]) -> None:
     unknown = _UNKNOWN.match(str(error))
     if unknown is not None:
-        _explain_keyword(error, unknown[2], path, function)
+        _explain_keyword(error, unknown[2], unknown[3], path, function)
     elif (form := _form(function)) is not None:
         error.add_note(f"  its form   {path}{form}")
 
 
-def _explain_keyword(error: BaseException, keyword: str, path: str, function: Callable[..., Any]) -> None:
+def _explain_keyword(error: BaseException, keyword: str, suggested: str | None, path: str, function: Callable[..., Any]) -> None:
     known = _keywords(function)
     near = [k for k in known if keyword in _ELSEWHERE.get(k, "").split()]
+    if suggested is not None and near in ([], [suggested]):
+        return
     tried = [f"{k}=..." for k in near or closest(keyword, known, count=1)]
     if not near and len(keyword) > 3:
         tried += [f"{other}(..., {k}=...)" for other, made in _kin(path) for k in _keywords(made) if keyword in k][:1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn, Self
@@ -301,19 +302,19 @@ class TensorDef:
 
 
 class FixedTensorDef(TensorDef):
-    __doc__ = f"One ndarray of exactly this shape.\n\n{TensorDef.__doc__}"
+    __doc__ = f"One ndarray of exactly this shape.\n\n{inspect.cleandoc(TensorDef.__doc__ or '')}"
     kind = NUMPY
     __slots__ = ()
 
 
 class MirroredTensorDef(TensorDef):
-    __doc__ = f"One ndarray per device, at most this large.\n\n{TensorDef.__doc__}"
+    __doc__ = f"One ndarray per device, at most this large.\n\n{inspect.cleandoc(TensorDef.__doc__ or '')}"
     kind = LIST_NUMPY
     __slots__ = ()
 
 
 class MirroredTensorListDef(TensorDef):
-    __doc__ = f"A list of ndarrays per device, together at most this large.\n\n{TensorDef.__doc__}"
+    __doc__ = f"A list of ndarrays per device, together at most this large.\n\n{inspect.cleandoc(TensorDef.__doc__ or '')}"
     kind = LIST_LIST_NUMPY
     __slots__ = ()
 

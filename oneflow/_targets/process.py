@@ -17,6 +17,7 @@ from .target import Target
 from .worker import read, write
 
 WORKER = Path(__file__).with_name("worker.py")
+_NVCC = "\n  try        pip install nvidia-cuda-nvcc-cu12, which newer releases of JAX read this file from"
 _MODULES = {"gpu": "jax_plugins.xla_cuda12", "tpu": "libtpu"}
 # what the hosts of a real slice of TPUs are told
 _ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost",
@@ -58,7 +59,9 @@ class WorkerProcess:
             self._stop()
             raise CompileError(f"the compiler for {self._target} ended while it compiled job {job!r}:\n{words}")
         if "error" in reply[0]:
-            raise CompileError(f"job {job!r} cannot be compiled for {self._target}: {reply[0]['error'][:_SHOWN]}")
+            said = reply[0]["error"][:_SHOWN]
+            hint = _NVCC if "libdevice" in said else ""
+            raise CompileError(f"job {job!r} cannot be compiled for {self._target}: {said}{hint}")
         return reply[0]
 
     def _started(self) -> subprocess.Popen[bytes]:

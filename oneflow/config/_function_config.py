@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -260,5 +261,5 @@ def _restore(values: dict[str, Any], job_type: str | None) -> FunctionConfig:
     return config
 
 
-FunctionConfig.__doc__ = f"{FunctionConfig.__doc__}\n{table(FUNCTION_OPTIONS)}\n"
+FunctionConfig.__doc__ = f"{inspect.cleandoc(FunctionConfig.__doc__ or '')}\n\n{table(FUNCTION_OPTIONS)}\n"
 function_config = FunctionConfig

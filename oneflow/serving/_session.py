@@ -32,9 +32,10 @@ _logger = logging.getLogger("oneflow.serving")
 class _Checked(enum.EnumMeta):
     """Enums whose lookup by value raises an error of the library."""
 
-    def __call__(cls, value: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         members: list[enum.Enum] = list(cls.__members__.values())
-        if args or kwargs or not (isinstance(value, cls) or (type(value) is int and value in {m.value for m in members})):
+        value = args[0] if len(args) == 1 else args
+        if kwargs or not (isinstance(value, cls) or (type(value) is int and value in {m.value for m in members})):
             refuse(ArgumentError, f"there is no {cls.__name__} {shown(value)}", hint=", ".join(map(str, members)))
         return super().__call__(value)
 

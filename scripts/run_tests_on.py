@@ -30,6 +30,10 @@ OUTCOMES = ("passed", "failed", "skipped")
 SAMPLE = (
     "tests/_base/test_jax_versions.py",
     "tests/jobs/test_calls.py",
+    "tests/jobs/test_annotations.py",
+    "tests/jobs/test_errors.py",
+    "tests/planning/test_target_plan.py",
+    "tests/test_typing.py",
 )
 
 
@@ -64,7 +68,7 @@ def install(python: str, venv: Path, options: argparse.Namespace) -> str:
     if options.without_torch:
         needed = [each for each in needed if not each.startswith(("torch==", "onnxscript"))]
     if options.sample:
-        needed = [each for each in needed if each.startswith(("pytest", "hypothesis", "scipy"))]
+        needed = [each for each in needed if each.startswith(("pytest", "hypothesis", "scipy", "flatbuffers"))]
     chosen = [requirement("jax", options.jax), requirement("jaxlib", options.jax), requirement("numpy", options.numpy)]
     parts = [str(ROOT), *([str(ROOT / "native")] if options.native else [])]
     quiet = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-compile"]  # most modules are never imported

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
-from .._base.extras import missing
+from .._base.extras import missing, need
 from ..errors import CompileError
 from .target import Target
 from .worker import read, write
@@ -101,6 +101,7 @@ class WorkerProcess:
 def check_installed(platform: str) -> None:
     """Raises MissingExtraError where the compiler's packages are not there."""
     module = _MODULES[platform]
+    need("flatbuffers", f"planning for a {platform.upper()}")  # jax.export serializes the program by it
     try:
         there = importlib.util.find_spec(module) is not None
     except ImportError:

@@ -283,6 +283,20 @@ def test_a_compiler_that_dies_is_an_error_with_its_last_words(tmp_path, monkeypa
         small().plan(target="h100:2")
 
 
+def test_a_missing_libdevice_says_which_package_has_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("oneflow.job.planning.check_installed", lambda platform: None)
+    monkeypatch.setattr(process, "check_installed", lambda platform: None)
+    monkeypatch.setenv("ONEFLOW_CACHE_DIR", "")
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        "import sys\nfrom oneflow._targets.worker import read, write\nread(sys.stdin.buffer)\n"
+        "write(sys.stdout.buffer, {'error': 'INTERNAL: libdevice not found at ./libdevice.10.bc'}, b'')\n"
+    )
+    monkeypatch.setattr(process, "WORKER", worker)
+    with pytest.raises(flow.errors.CompileError, match=r"libdevice not found.*\n  try .*nvidia-cuda-nvcc-cu12"):
+        small().plan(target="h100:2")
+
+
 def test_inside_of_a_job_nothing_is_planned(stored):
     other = small()
 

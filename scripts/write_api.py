@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import re
 import sys
@@ -20,6 +21,8 @@ PAGES = Path(__file__).resolve().parent.parent / "docs" / "api"
 
 def signature(path: str, value: Any) -> str:
     """The call, with defaults and without annotations."""
+    if isinstance(value, enum.EnumMeta):  # Python's versions tell different ones
+        return "\n".join(f"{path}.{name}" for name in value.__members__)
     try:
         parameters = inspect.signature(value).parameters.values()
     except (TypeError, ValueError):

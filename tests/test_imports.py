@@ -110,7 +110,7 @@ def test_names_of_few_programs_are_imported_when_they_are_used() -> None:
     """``import oneflow`` takes three quarters of the time, NumPy's part included."""
     program = (
         "import logging, sys, numpy\n"
-        "before = {*sys.modules}\n"  # pathlib may be among them: that depends on Python, on NumPy, and on what site-packages starts
+        "before = {*sys.modules}\n"  # pathlib may be among them: Python, NumPy, and what site-packages starts decide
         "import oneflow as flow\n"
         "late = ('oneflow.checkpoint.api', 'oneflow.data.codecs', 'oneflow.data.records', 'oneflow.model._model',\n"
         "        'oneflow.ops.custom', 'oneflow.ops.image', 'oneflow.optimizer.rules', 'oneflow.optimizer.schedules',\n"

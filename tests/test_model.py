@@ -200,6 +200,25 @@ def test_errors_of_callbacks_and_of_data():
 
     with pytest.raises(FeedShapeError, match=r"Shrinks.forward\(2\): array 0 is \(2, 1\), and the job takes \(4, 1\)"):
         Line().fit(configured(flow.model.TrainingConfig, Shrinks()), max_steps=5)
+
+    class RunsOut(Points):
+        def __init__(self):  # does not call the other one
+            self.pairs = iter([(X, 3 * X - 1)] * 2)
+
+        def forward(self, step_idx=0, optimizer_idx=0):
+            return next(self.pairs)
+
+    with pytest.raises(ArgumentError, match=r"(?s)RunsOut.forward\(2\) has no batch: StopIteration.*try .*max_steps"):
+        Line().fit(configured(flow.model.TrainingConfig, RunsOut()), max_steps=5)
+
+    class Bare(Line):
+        def __init__(self):
+            pass
+
+        def forward(self, x):
+            return x
+
+    assert Bare()(3) == 3 and "called 0 times" in repr(Bare())
     with pytest.raises(ArgumentError, match="must return optimizers"):
         type("Bad", (Line,), {"configure_optimizers": lambda self: 3})().fit(training)
 

@@ -64,7 +64,7 @@ class Preemption(Callback):
         """Saves and ends the training, where a signal has come."""
         if self._is_due:
             self._save(step, logs)
-            self.trainer.should_stop = True
+            self.trainer.should_stop = self.trainer.interrupted = True
 
     def on_train_end(self, logs: Logs) -> None:
         """Loggers are told that the run is not over."""

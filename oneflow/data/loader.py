@@ -39,7 +39,7 @@ class ArrayLoader:
       seed: int >= 0.
       last: what becomes of a last batch that is not full: ``"keep"`` gives it short, ``"drop"`` leaves it out, ``"pad"``
         repeats its last row and adds an array of weights, float32 (batch_size,), 1 for rows and 0 for padding: under the
-        key ``"sample_weight"``, or as the last of a tuple.
+        key ``"sample_weight"``, or as the last of a tuple. A dictionary's own weights under that key are 0 for padding.
       transform: ``transform(batch, rng)`` returns the batch to give in place of ``batch``. It may change the arrays in
         place. ``rng`` is a ``numpy.random.Generator`` of this batch's own. Or a list of such functions; ``RandomCrop``,
         ``RandomHorizontalFlip`` and ``Normalize`` are some.
@@ -226,7 +226,11 @@ class ArrayLoader:
         chosen = chosen[mine] if order is None else order[chosen[mine]]
         batch = self._rows.take(chosen)
         if isinstance(batch, dict):
-            return {**batch, "sample_weight": weights[mine]}
+            given = batch.get("sample_weight")
+            if given is None:
+                return {**batch, "sample_weight": weights[mine]}
+            mask = weights[mine].astype(given.dtype).reshape(-1, *(1,) * (given.ndim - 1))
+            return {**batch, "sample_weight": given * mask}
         return (*(batch if isinstance(batch, tuple) else (batch,)), weights[mine])
 
 

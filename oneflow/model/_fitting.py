@@ -184,10 +184,17 @@ class _Batches:
         first, self._first = self._first, []  # taken before the jobs were declared
         batches = {}
         for i, (name, places) in enumerate(zip(self._names, self._places, strict=True)):
-            batch = first[i] if first and step == 0 else self._data(step, i)
+            batch = first[i] if first and step == 0 else self._made(step, i)
             self._check(batch, places, step)
             batches[name] = batch if len(self._names) == 1 else copy.deepcopy(batch)  # all are made before one is fed
         return batches
+
+    def _made(self, step: int, index: int) -> Any:
+        try:
+            return self._data(step, index)
+        except StopIteration:  # of an iterator inside
+            rule = f"{type(self._data).__name__}.forward({step}) has no batch: StopIteration was raised in it"
+            refuse(ArgumentError, rule, hint="give a batch for every step, or a smaller max_steps")
 
     def _check(self, batch: Any, places: list[Any], step: int) -> None:
         who = f"{type(self._data).__name__}.forward({step})"

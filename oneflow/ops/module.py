@@ -30,11 +30,13 @@ class Module:
       ...         return x + x
     """
 
+    _name: str | None = None  # these two of a class whose own __init__ does not call this one
+    _calls = 0
+
     def __init__(self, name: str | None = None):
         if name is not None and not isinstance(name, str):
             refuse(ArgumentError, f"{type(self).__name__}: name must be a str, got {shown(name)}")
         self._name = f"Module_{next(_unnamed)}" if name is None else name
-        self._calls = 0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -44,6 +46,8 @@ class Module:
     @property
     def module_name(self) -> str:
         """Its name."""
+        if self._name is None:
+            self._name = f"Module_{next(_unnamed)}"
         return self._name
 
     @property
@@ -62,7 +66,7 @@ class Module:
         return result
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name!r}, called {self._calls} times>"
+        return f"<{type(self).__name__} {self.module_name!r}, called {self._calls} times>"
 
 
 def find_or_create_module(module_name: str, create: Callable[[], Module], reuse: bool = False) -> Module:

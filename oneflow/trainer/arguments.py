@@ -180,6 +180,10 @@ class Arguments:
         if len(self.names) == 1 and isinstance(structure, dict) and structure.keys() <= batch.keys():
             return [{key: batch[key] for key in structure}]
         optional = SAMPLE_WEIGHT if self._weighted is not None else None
+        if SAMPLE_WEIGHT in batch and SAMPLE_WEIGHT not in self.names and np.any(np.asarray(batch[SAMPLE_WEIGHT]) != 1):
+            rule = f"job {self.job.name!r} has no parameter {SAMPLE_WEIGHT!r}, and the rows of a batch have weights"
+            hint = f"give it {SAMPLE_WEIGHT}: tp.Numpy.Placeholder(({self.batch_size},)), or leave the weights (and padding) out"
+            refuse(FeedError, rule, hint=hint, source=self.job.source)
         missing = [name for name in self.names if name not in batch and name != optional]
         if missing:
             found = [("it takes", ", ".join(self.names)), ("the batch", ", ".join(map(str, batch)))]

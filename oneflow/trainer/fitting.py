@@ -51,6 +51,7 @@ class Fit:
         val_data: Any,
     ):
         self.trainer, self.jobs = trainer, jobs
+        self._want_different_names()
         self.stage = Stage()
         self.hooks = Hooks(trainer.callbacks)
         self.steps = Steps(trainer, jobs, self.stage, self.hooks)
@@ -72,6 +73,14 @@ class Fit:
         self.input_watch = InputWatch(jobs)
         self._is_dropping = False  # a short batch was met
         self._waiters = [c.waits_after for c in trainer.callbacks if type(c).waits_after is not Callback.waits_after]
+
+    def _want_different_names(self) -> None:
+        """Results are logged under the names of the jobs."""
+        named: dict[str, JobFunction[..., Any]] = {}
+        for job in self.jobs:
+            if named.setdefault(job.name, job) is not job:
+                refuse(ArgumentError, f"two of the jobs to train are called {job.name!r}, under which their results are logged",
+                       hint="give their functions different names", source=job.source)  # fmt: skip
 
     def _evaluation(self, job: JobFunction[..., Any] | None, data: Any) -> Evaluation | None:
         trainer = self.trainer
@@ -196,6 +205,7 @@ class Fit:
     # --- an epoch
 
     def _run_epoch(self) -> None:
+        trainer = self.trainer
         self._seed_generators()
         self.shown_epoch = self.steps.epoch = self.epoch
         self._wait_for(lambda: self.hooks("on_epoch_begin", self.epoch, {}))
@@ -208,7 +218,8 @@ class Fit:
             rule = f"the training data gave no batch in epoch {self.epoch} that job {job.name!r} could take{taken}"
             refuse(ArgumentError, rule, hint="give a function that returns a new iterator for each epoch" if self.epoch else "",
                    source=job.source)  # fmt: skip
-        if is_whole or (self._is_over() and not self._is_stopped()):
+        is_interrupted = trainer.interrupt.came or trainer.interrupted
+        if is_whole or (self.step > started and not is_interrupted):  # or max_steps or a callback has ended the training
             self._end_epoch(is_whole)
 
     def _seed_generators(self) -> None:

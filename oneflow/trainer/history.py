@@ -34,6 +34,8 @@ class History:
         self.steps: list[Row] = []
 
     def __getitem__(self, name: str) -> list[Any]:
+        if not isinstance(name, str):
+            refuse(ArgumentError, f"a history is asked for a name, a str, got {shown(name)}", hint="history.rows[i]")
         values = [row[name] for row in self.rows if name in row]
         if not values:
             known = list(dict.fromkeys(key for row in self.rows for key in row))

@@ -63,7 +63,8 @@ class Trainer(Settings):
       global_step: the number of steps done.
       current_epoch: that of the last step, from 0.
       callback_metrics: the latest numbers of all kinds.
-      should_stop: a callback sets it to True to end the training.
+      should_stop: a callback sets it to True to end the training, and with it the epoch: as ``max_steps`` does, with a
+        validation, a row of the history and ``on_epoch_end``.
 
     Example:
       >>> @flow.global_function(type="train")

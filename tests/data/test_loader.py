@@ -95,6 +95,10 @@ def test_drop_and_pad():
     *_, (x, y, weights) = flow.data.ArrayLoader((X, Y), 10, last="pad")
     assert y.tolist() == [20, 21, 22] + [22] * 7 and np.array_equal(x, X[y])
     assert weights.tolist() == [1] * 3 + [0] * 7 and weights.dtype == np.float32
+    weights = np.arange(len(Y)) + 0.5
+    *_, last = flow.data.ArrayLoader({"y": Y, "sample_weight": weights}, 10, last="pad")
+    rows = len(Y) % 10
+    np.testing.assert_array_equal(last["sample_weight"], [*weights[-rows:], *[0] * (10 - rows)])
     *_, last = flow.data.ArrayLoader({"y": Y}, 10, last="pad", shuffle=True)
     assert last["sample_weight"].sum() == 3 and len(last["y"]) == 10
     total = sum(w.sum() for _, _, w in flow.data.ArrayLoader((X, Y), 10, last="pad"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import numpy as np
 import pytest
@@ -185,6 +186,36 @@ def test_a_callback_stops_the_training():
     trainer = quiet(max_epochs=10, callbacks=[stopped, flow.callbacks.LambdaCallback(on_epoch_end=stop)])
     assert len(trainer.fit(jobs.train_job(), jobs.data())) == 2 and trainer.global_step == 12
     assert stopped.steps == list(range(12))
+
+
+@pytest.mark.parametrize("ends", ["max_steps", "should_stop"])
+def test_a_training_that_ends_in_the_midst_of_an_epoch_ends_the_epoch(ends, tmp_path):
+    notes = Notes()
+    last = flow.callbacks.ModelCheckpoint(str(tmp_path), save_last=True)
+
+    class Stop(flow.callbacks.Callback):
+        def on_train_batch_end(self, step, logs):
+            self.trainer.should_stop = ends == "should_stop" and step >= 7
+
+    trainer = quiet(max_epochs=3, max_steps=9 if ends == "max_steps" else -1, callbacks=[notes, last, Stop()])
+    data = ((time.sleep(0.02), batch)[1] for batch in batches(*jobs.data()) * 3)  # so that few steps are ahead of the callback
+    history = trainer.fit(jobs.train_job(), data, jobs.eval_job(), jobs.data())
+    assert history.rows[-1]["step"] == trainer.global_step - 1 and "val_loss" in history.rows[-1]
+    assert 8 <= trainer.global_step < 18 and (tmp_path / "last").is_dir()
+
+
+def test_two_jobs_of_one_name_are_not_trained_together():
+    with pytest.raises(ArgumentError, match=r"(?s)two of the jobs to train are called 'train'.*different names"):
+        quiet(max_epochs=1).fit([jobs.train_job(), weighted_job()], jobs.data())
+
+
+@pytest.mark.parametrize("stage", ["fit", "validate", "predict"])
+def test_weights_of_a_batch_are_not_ignored(stage):
+    x, labels = jobs.data(25)
+    padded = flow.data.ArrayLoader({"x": x, "labels": labels}, jobs.BATCH, last="pad")
+    job = jobs.train_job() if stage == "fit" else jobs.eval_job()
+    with pytest.raises(FeedError, match=r"(?s)has no parameter 'sample_weight', and the rows of a batch have weights.*try"):
+        getattr(quiet(max_epochs=1), stage)(job, padded)
 
 
 # --- short batches

@@ -270,30 +270,29 @@ def test_pieces_of_parameters_are_gathered_in_the_dtype_of_mixed_precision(narro
     assert laid_out == (["bf16", "bf16"] if narrow else ["f32"]), "the pieces are cast before they are gathered"
 
 
-def test_a_compiler_that_dies_is_an_error_with_its_last_words(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        (
+            "import sys, os\nsys.stdin.buffer.read(4)\nsys.stderr.write('Check failed: cats')\nsys.stderr.flush()\nos._exit(6)\n",
+            "(?s)ended while it compiled job 'small'.*Check failed: cats",
+        ),
+        (
+            "import sys\nfrom oneflow._targets.worker import read, write\nread(sys.stdin.buffer)\n"
+            "write(sys.stdout.buffer, {'error': 'INTERNAL: libdevice not found at ./libdevice.10.bc'}, b'')\n",
+            r"libdevice not found.*\n  try .*nvidia-cuda-nvcc-cu12",
+        ),
+    ],
+    ids=["dies", "has no libdevice"],
+)
+def test_a_compiler_that_fails_is_an_error_with_its_last_words(program, told, tmp_path, monkeypatch):
     monkeypatch.setattr("oneflow.job.planning.check_installed", lambda platform: None)
     monkeypatch.setattr(process, "check_installed", lambda platform: None)
     monkeypatch.setenv("ONEFLOW_CACHE_DIR", "")
     worker = tmp_path / "worker.py"
-    worker.write_text(
-        "import sys, os\nsys.stdin.buffer.read(4)\nsys.stderr.write('Check failed: cats')\nsys.stderr.flush()\nos._exit(6)\n"
-    )
+    worker.write_text(program)
     monkeypatch.setattr(process, "WORKER", worker)
-    with pytest.raises(flow.errors.CompileError, match="(?s)ended while it compiled job 'small'.*Check failed: cats"):
-        small().plan(target="h100:2")
-
-
-def test_a_missing_libdevice_says_which_package_has_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("oneflow.job.planning.check_installed", lambda platform: None)
-    monkeypatch.setattr(process, "check_installed", lambda platform: None)
-    monkeypatch.setenv("ONEFLOW_CACHE_DIR", "")
-    worker = tmp_path / "worker.py"
-    worker.write_text(
-        "import sys\nfrom oneflow._targets.worker import read, write\nread(sys.stdin.buffer)\n"
-        "write(sys.stdout.buffer, {'error': 'INTERNAL: libdevice not found at ./libdevice.10.bc'}, b'')\n"
-    )
-    monkeypatch.setattr(process, "WORKER", worker)
-    with pytest.raises(flow.errors.CompileError, match=r"libdevice not found.*\n  try .*nvidia-cuda-nvcc-cu12"):
+    with pytest.raises(flow.errors.CompileError, match=told):
         small().plan(target="h100:2")
 
 

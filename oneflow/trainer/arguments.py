@@ -180,7 +180,8 @@ class Arguments:
         if len(self.names) == 1 and isinstance(structure, dict) and structure.keys() <= batch.keys():
             return [{key: batch[key] for key in structure}]
         optional = SAMPLE_WEIGHT if self._weighted is not None else None
-        if SAMPLE_WEIGHT in batch and SAMPLE_WEIGHT not in self.names and np.any(np.asarray(batch[SAMPLE_WEIGHT]) != 1):
+        weights = None if SAMPLE_WEIGHT in self.names else batch.get(SAMPLE_WEIGHT)
+        if weights is not None and np.any(np.asarray(weights) != 1):
             rule = f"job {self.job.name!r} has no parameter {SAMPLE_WEIGHT!r}, and the rows of a batch have weights"
             hint = f"give it {SAMPLE_WEIGHT}: tp.Numpy.Placeholder(({self.batch_size},)), or leave the weights (and padding) out"
             refuse(FeedError, rule, hint=hint, source=self.job.source)

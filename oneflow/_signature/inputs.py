@@ -301,20 +301,23 @@ class TensorDef:
         return f"{type(self).__name__}({self.shape}, dtype={self.dtype}, batch_axis={self.batch_axis})"
 
 
+_DEFINED_BY_DEFAULT = inspect.cleandoc(TensorDef.__doc__ or "")
+
+
 class FixedTensorDef(TensorDef):
-    __doc__ = f"One ndarray of exactly this shape.\n\n{inspect.cleandoc(TensorDef.__doc__ or '')}"
+    __doc__ = f"One ndarray of exactly this shape.\n\n{_DEFINED_BY_DEFAULT}"
     kind = NUMPY
     __slots__ = ()
 
 
 class MirroredTensorDef(TensorDef):
-    __doc__ = f"One ndarray per device, at most this large.\n\n{inspect.cleandoc(TensorDef.__doc__ or '')}"
+    __doc__ = f"One ndarray per device, at most this large.\n\n{_DEFINED_BY_DEFAULT}"
     kind = LIST_NUMPY
     __slots__ = ()
 
 
 class MirroredTensorListDef(TensorDef):
-    __doc__ = f"A list of ndarrays per device, together at most this large.\n\n{inspect.cleandoc(TensorDef.__doc__ or '')}"
+    __doc__ = f"A list of ndarrays per device, together at most this large.\n\n{_DEFINED_BY_DEFAULT}"
     kind = LIST_LIST_NUMPY
     __slots__ = ()
 

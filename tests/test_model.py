@@ -112,8 +112,10 @@ def test_steps_are_numbered_on_from_the_checkpoint(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a-1", "a-3", "a-5", "a-7", "a-9"]
     assert data[2].data.asked == [(0, 0), *((step, 0) for step in range(6, 10))]  # the first tells shapes
 
-    with pytest.raises(CheckpointExistsError, match="a-1"):  # another training, and files that are there
-        Line().fit(data[1], checkpoint_config=saving(tmp_path / "a", 2), max_steps=6)
+    notes = Notes()
+    with pytest.raises(CheckpointExistsError, match="a-3"):  # another training, and files that are there
+        Line().fit(data[1], checkpoint_config=saving(tmp_path / "a", 4), callbacks=notes, max_steps=6)
+    assert not notes.losses
 
 
 def test_checkpoints_that_fit_did_not_make(tmp_path):
@@ -152,6 +154,12 @@ def test_validation_goes_over_all_of_its_data():
     assert [step for step, _ in notes.validated] == [4, 4, 4, 9, 9, 9]
     assert validation.data.asked == [(i, 0) for i in (0, 1, 2, 0, 1, 2)]
     assert not np.array_equal(notes.validated[0][1], notes.validated[1][1])
+
+
+def test_a_validation_module_without_batches_is_refused():
+    validation = configured(flow.model.ValidationConfig, type("Empty", (Finite,), {"__len__": lambda self: 0})())
+    with pytest.raises(ArgumentError, match="the length of Empty is 0"):
+        Line().fit(validation_config=validation)
 
 
 def test_validation_alone(tmp_path):

@@ -93,6 +93,12 @@ def innermost(traceback: TracebackType | None) -> Source | None:
     return Source(code.co_filename, lines[-1].tb_lineno, code.co_name)
 
 
+def raised_at(error: BaseException) -> str:
+    """A row of a message that shows the line of the user's that an error came from; "" where it has none."""
+    line = innermost(error.__traceback__)
+    return "" if line is None else f"  raised at  {line}   {line.text}\n"
+
+
 def is_accident(error: BaseException) -> bool:
     """Whether an error came about in this package, or in what that called, and was not raised there on purpose."""
     entries = list(_owned(error.__traceback__))

@@ -6,14 +6,22 @@ import csv
 import io
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._base import check
 from .._base.files import open_regular
 from .._base.refuse import refuse
-from ..errors import DataError
-from .base import FileLogger
+from ..errors import ArgumentError, DataError
+from .base import FileLogger, Logger
+
+
+def refuse_shared_files(loggers: Sequence[Logger]) -> None:
+    """Refuses two CSVLoggers of one trainer that would write to the same file."""
+    paths = [os.path.realpath(logger.path) for logger in loggers if isinstance(logger, CSVLogger)]
+    if twice := next((path for i, path in enumerate(paths) if path in paths[:i]), None):
+        refuse(ArgumentError, f"two CSVLoggers of the trainer would write to {twice!r}",
+               hint='give one of them another name: CSVLogger(name="...")')  # fmt: skip
 
 
 class CSVLogger(FileLogger):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,10 +12,11 @@ from .._base.refuse import refuse, shown
 from ..callbacks.base import Callback as TrainerCallback
 from ..callbacks.base import Logs
 from ..checkpoint.program import CheckPoint
-from ..errors import ArgumentError, CallbackError, FeedShapeError
+from ..errors import ArgumentError, CallbackError, CheckpointExistsError, FeedShapeError
 from ..job import JobFunction, global_function
 from ..optimizer.base import Optimizer
 from ..trainer import Trainer
+from ..trainer.checkpoints import has_files
 from ._parts import Callback, CheckpointConfig, DataModule, NumpyDataModule, TrainingConfig, ValidationConfig
 
 
@@ -101,6 +103,7 @@ class Fitting:
         assert self._val_job is not None and self._interval is not None
         if self._files.load_dirpath is not None:
             CheckPoint().load(self._files.load_dirpath)
+        self._shell.refuse_earlier_files(0)
         for step in range(self._steps):
             self._shell.step = step
             if (step + 1) % self._interval == 0:
@@ -131,7 +134,10 @@ def _training_body(model: Any, optimizer: Optimizer, i: int) -> Callable[[Any], 
 
 def _length(data: Any) -> int:
     """The number of batches of a validation: 1 for a module without ``__len__``."""
-    return max(len(data), 1) if hasattr(data, "__len__") else 1
+    length = len(data) if hasattr(data, "__len__") else 1
+    if length < 1:
+        refuse(ArgumentError, f"the length of {type(data).__name__} is {length}, which leaves nothing to validate with")
+    return length
 
 
 def _batches_of(data: DataModule | None, jobs: int) -> _Batches | None:
@@ -227,6 +233,7 @@ class _Shell(TrainerCallback):
     def on_train_begin(self, logs: Logs) -> None:
         """Counts on from the step at which the training begins."""
         self._next_save = begin = self.trainer.global_step
+        self.refuse_earlier_files(begin)
         self.trainer.max_steps = begin + self._steps
         if self._data is not None:
             self._data.step = begin
@@ -242,6 +249,18 @@ class _Shell(TrainerCallback):
         """After each batch of a validation."""
         for told in self._callbacks:
             _tell(told.on_validation_step_end, outputs, self.validates_after)
+
+    def refuse_earlier_files(self, begin: int) -> None:
+        """Refuses paths to save to that are there already, before hours of training come to the first of them."""
+        if self._files.save_dirpath is None:
+            return
+        parent, name = os.path.split(os.path.abspath(self._files.save_dirpath))
+        there = set(os.listdir(parent)) if os.path.isdir(parent) else ()
+        for step in range(begin, begin + self._steps) if there else ():
+            path = f"{self._files.save_dirpath}-{step}"
+            if self.waits_after(step) and f"{name}-{step}" in there and (os.path.isfile(path) or has_files(path)):
+                refuse(CheckpointExistsError, f"{path!r} exists, to which step {step} would be saved",
+                       hint="config_save another path, or move it away")  # fmt: skip
 
     def waits_after(self, step: int) -> bool:
         """Whether this step is saved."""

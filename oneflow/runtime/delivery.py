@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from .._base import native
 from .._base.frames import show_users_frames
 from .._base.refuse import refuse
-from .._base.source import innermost
+from .._base.source import raised_at
 from .._base.threads import AutoResetEvent
 from ..errors import CallbackError
 from . import processes
@@ -351,11 +351,9 @@ class DeliveryThread(Deliveries):
         if self.error is error:
             self.error = None
             self._look()
-        line = innermost(error.__traceback__)
-        where = "" if line is None else f"  raised at  {line}   {line.text}\n"
         raise CallbackError(
             f"a callback, a watch handler or the step itself of job {job_name!r} raised {type(error).__name__}: {_text(error)}\n"
-            f"{where}"
+            f"{raised_at(error)}"
             f"  its traceback was printed when it happened; later callbacks went on, and the session works"
         ) from error
 

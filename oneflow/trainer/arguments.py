@@ -196,7 +196,17 @@ class Arguments:
         found = [("it takes", ", ".join(self.names)), ("the batch", _described(batch))]
         rule = f"job {self.job.name!r} takes {len(self.names)} argument(s), and a batch holds {count}"
         hint = "a batch is a tuple with an entry for each parameter, or a dictionary by their names"
+        if count == len(self.names) + 1 and self._may_be_weights(batch[-1]):
+            hint = (
+                f"if the last are weights of rows, as of a loader that pads, give the job a parameter {SAMPLE_WEIGHT}: "
+                f"tp.Numpy.Placeholder(({self.batch_size},)); else leave them out"
+            )
         refuse(FeedError, rule, found=found, hint=hint, source=self.job.source)
+
+    def _may_be_weights(self, given: Any) -> bool:
+        if SAMPLE_WEIGHT in self.names or not is_array(given) or tuple(given.shape) != (self.batch_size,):
+            return False
+        return as_array(given, SAMPLE_WEIGHT).dtype.kind == "f"
 
     def _converted(self, label: str, structure: Any, value: Any, filler: _Filler) -> Any:
         if isinstance(structure, InputDef):

@@ -24,6 +24,7 @@ from ..checkpoint.api import steps_of
 from ..errors import ArgumentError, CheckpointWarning
 from ..job import JobFunction
 from ..job.step_checks import LOSS
+from ..loggers.csv import refuse_shared_files
 from ..runtime.process import process
 from ..runtime.session import manual_seed
 from . import checkpoints
@@ -35,6 +36,7 @@ from .settings import Settings
 from .sources import source_of
 from .state import decoded, encoded
 from .steps import Steps
+from .tally import idle_metrics
 
 _log = logging.getLogger("oneflow")
 
@@ -64,6 +66,9 @@ class Fit:
             refuse(ArgumentError, "limit_train_batches=0 leaves nothing to train with")
         self.count = limited(trainer.limit_train_batches, self.source.length, "training data")
         self.evaluation = self._evaluation(val_job, val_data)
+        if (evaluation := self.evaluation) is not None:
+            for tally in self.steps.tallies:
+                tally.refuse_names(evaluation.tally.logged, f"a number of job {evaluation.job.name!r}, which validates")
         self._check_metrics()
         self._validates_every = self._validation_interval()
         self.epoch = self.batch = self.step = 0
@@ -95,11 +100,9 @@ class Fit:
         if self.evaluation is None:
             return  # they may be of a job that is tested later
         tallies = [*self.steps.tallies, self.evaluation.tally]
-        idle = [name for name in self.trainer.metrics if not any(name in tally.metrics for tally in tallies)]
-        if idle:
-            metric = self.trainer.metrics[idle[0]]
+        for name, metric in idle_metrics(self.trainer.metrics, tallies):
             known = sorted({n for tally in tallies for n in tally.known})
-            rule = f"metric {idle[0]!r} is computed of {' and '.join(map(repr, metric.inputs))}, and no job has these"
+            rule = f"metric {name!r} is computed of {' and '.join(map(repr, metric.inputs))}, and no job has these"
             hint = 'return a dictionary, e.g. {"loss": loss, "logits": logits}, and name what the metric takes'
             refuse(ArgumentError, rule, found=[("jobs have", ", ".join(known))], hint=hint)
 
@@ -186,6 +189,7 @@ class Fit:
     def _begin_loggers(self, resumed: Mapping[str, Any] | None) -> None:
         for key, logger in self.trainer.named_loggers():
             guarded(logger.prepare, self.trainer.default_root_dir, None if resumed is None else resumed.get(key))
+        refuse_shared_files(self.trainer.loggers)
         if process.stops_at_first_call in (True, self.jobs[0].name):
             return  # no step will be made, nor anything logged
         for key, logger in self.trainer.named_loggers():

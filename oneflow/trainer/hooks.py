@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._base.source import raised_at
 from ..callbacks.base import HOOKS, Callback
 from ..errors import CallbackError
 from ..runtime.process import process
@@ -60,7 +61,9 @@ def failure(error: BaseException, when: str, way_on: str) -> BaseException:
         return error
     cause = error.__cause__
     made = CallbackError(
-        f"{error.who} raised {type(cause).__name__} {error.when or when}: {cause}\n  the run was stopped{way_on}"
+        f"{error.who} raised {type(cause).__name__} {error.when or when}: {cause}\n"
+        f"{raised_at(cause)}"
+        f"  the run was stopped{way_on}"
     )
     made.__cause__ = cause
     return made

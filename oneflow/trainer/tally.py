@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,13 @@ class Tally:
     Args:
       prefix: of the names of results.
       metrics: by their names in ``logs``. Those whose inputs this job lacks are left out.
+
+    Attributes:
+      logged: the names of all its numbers.
     """
 
     def __init__(self, job: JobFunction[..., Any], arguments: Arguments, prefix: str, metrics: Mapping[str, Metric]):
+        self.job, self._prefix = job, prefix
         outputs = Outputs(job, arguments).all
         named = {output.name: output for output in outputs}
         inputs = set(arguments.names)
@@ -43,11 +47,8 @@ class Tally:
             kind = "a result" if clash in averaged else "an input"
             refuse(ArgumentError, f"metric {clash!r} has the name of {kind} of job {job.name!r}",
                    hint='give it another name: metrics={"...": ...}, or name="..."', source=job.source)  # fmt: skip
-        logged = [output.name for output in self.outputs.averaged] + [prefix + name for name in self.metrics]
-        if taken := next((name for name in logged if name in ("epoch", "step")), None):
-            kind = "metric" if taken in self.metrics else "result"
-            refuse(ArgumentError, f"{kind} {taken!r} of job {job.name!r} has the name of a column of the history",
-                   hint=f'give it another name, e.g. {{"{job.name}_{taken}": ...}}', source=job.source)  # fmt: skip
+        self.logged = [output.name for output in self.outputs.averaged] + [prefix + name for name in self.metrics]
+        self.refuse_names(("epoch", "step"), "a column of the history")
         self._named: dict[str, Output] = {n: named[n] for n in used if n in named}
         self._fed = {n: arguments.names.index(n) for n in used if n not in named}
         if self._fed and arguments.parts > 1:
@@ -56,9 +57,15 @@ class Tally:
             refuse(ArgumentError, rule, hint=f"return {fed!r} from the job, too: results are whole in every process",
                    source=job.source)  # fmt: skip
         self.known = sorted({*named, *inputs})  # what metrics may be computed of
-        self._prefix = prefix
         self._means = Means()
         self.reset()
+
+    def refuse_names(self, others: Collection[str], what: str) -> None:
+        """Refuses a result or a metric of this job that has one of the names of something else."""
+        if taken := next((name for name in self.logged if name in others), None):
+            kind = "metric" if taken.removeprefix(self._prefix) in self.metrics else "result"
+            refuse(ArgumentError, f"{kind} {taken!r} of job {self.job.name!r} has the name of {what}",
+                   hint=f'give it another name, e.g. {{"{self.job.name}_{taken}": ...}}', source=self.job.source)  # fmt: skip
 
     def reset(self) -> None:
         """Forgets everything counted so far."""
@@ -113,6 +120,11 @@ class Tally:
         for name, metric in self.metrics.items():
             if name in state["metrics"]:
                 metric.load_state_dict(state["metrics"][name])
+
+
+def idle_metrics(metrics: Mapping[str, Metric], tallies: Sequence[Tally]) -> list[tuple[str, Metric]]:
+    """The metrics that none of some jobs has the inputs of, by name."""
+    return [(name, metric) for name, metric in metrics.items() if not any(name in tally.metrics for tally in tallies)]
 
 
 def _taken(output: Output, value: Any) -> np.ndarray:

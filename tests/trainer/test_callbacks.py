@@ -561,8 +561,10 @@ def test_the_error_of_a_hook_names_its_own_step_and_that_of_a_metric_no_line_of_
             if step == 3:
                 raise ValueError("three")
 
-    with pytest.raises(CallbackError, match=r"^Picky.on_train_batch_end raised ValueError at step 3: three"):
+    with pytest.raises(CallbackError, match=r"^Picky.on_train_batch_end raised ValueError at step 3: three") as raised:
         fit(Picky())
+    line = Picky.on_train_batch_end.__code__.co_firstlineno + 2
+    assert f'raised at  tests/trainer/test_callbacks.py:{line}   raise ValueError("three")\n' in str(raised.value)
     metric = flow.metrics.Function(lambda logits, labels: 1.0)
     with pytest.raises(CallbackError, match=r"the function gave shape \(\)") as caught:
         fit([], metrics=metric)

@@ -246,6 +246,12 @@ def test_inputs_of_varying_size():
         ([X[:10]], FeedError, "holds 1"),
         ([{"x": X[:10]}], FeedError, "a batch lacks 'labels'"),
         ([(X[:10], Y[:9])], FeedShapeError, "10 and 9 rows"),
+        (
+            flow.data.ArrayLoader((X, Y), batch_size=10, last="pad"),
+            FeedError,
+            "(?s)a batch holds 3.*try .*a loader that pads.*sample_weight: ",
+        ),
+        ([(X[:10], Y[:10], Y[:10])], FeedError, "(?s)a batch holds 3.*try .*an entry for each parameter"),
         ([(X[0], Y[0])], FeedShapeError, "give single samples"),
         ([(X[:10], "abc")], ArgumentError, "input 'labels'.*not an array"),
         ([(X[:10], [[1], [1, 2]])], ArgumentError, "no array"),

@@ -589,6 +589,44 @@ def test_names_of_columns_of_the_history_are_refused(taken):
     assert list(quiet().validate(evaluate, jobs.data(10)[0])) == [f"val_{taken}"]
 
 
+def test_a_training_result_with_the_name_of_one_of_the_validation_is_refused():
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder((10, 4))) -> dict[str, tp.Numpy]:
+        loss = flow.math.reduce_mean(jobs.network(x), axis=[1])
+        jobs.sgd().minimize(loss)
+        return {"loss": loss, "val_loss": flow.math.reduce_sum(x)}
+
+    rule = "(?s)result 'val_loss' of job 'train' has the name of a number of job 'evaluate', which validates.*your line"
+    with pytest.raises(ArgumentError, match=rule):
+        quiet(max_epochs=1).fit(train, jobs.data(10)[0], jobs.eval_job(), jobs.data(10))
+    assert "val_loss" in quiet(max_epochs=1).fit(train, jobs.data(10)[0]).rows[0]
+
+
+def test_a_metric_that_a_test_does_not_compute_is_told(recwarn):
+    trainer = quiet(
+        max_epochs=1, metrics=[flow.metrics.Accuracy("scores", "labels"), flow.metrics.Accuracy("logits", "labels", name="hits")]
+    )
+    assert sorted(trainer.test(jobs.eval_job(), jobs.data(20))) == ["test_hits", "test_loss"]
+    (told,) = recwarn
+    assert told.category is flow.errors.JobWarning and told.filename == __file__
+    rule = "metric 'accuracy' is not computed: job 'evaluate' has labels, logits, loss, x, and it takes 'scores' and 'labels'"
+    assert str(told.message) == rule
+
+
+def test_a_metric_of_the_training_is_not_missed_in_a_test(recwarn):
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder((10, 4)), labels: tp.Numpy.Placeholder((10,), dtype=flow.int32)) -> dict[str, tp.Numpy]:
+        scores = jobs.network(x)
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
+        jobs.sgd().minimize(loss)
+        return {"loss": loss, "scores": scores}
+
+    trainer = quiet(max_epochs=1, metrics=flow.metrics.Accuracy("scores", "labels"))
+    assert "accuracy" in trainer.fit(train, jobs.data(20)).rows[0]
+    trainer.test(jobs.eval_job(), jobs.data(20))
+    assert not recwarn.list
+
+
 def test_an_argument_that_does_not_exist_is_told_as_the_trainers() -> None:
     with pytest.raises(TypeError, match=r"Trainer\.__init__\(\) got an unexpected keyword argument 'epochs'"):
         flow.Trainer(epochs=3)  # type: ignore[call-arg]

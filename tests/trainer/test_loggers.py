@@ -30,6 +30,13 @@ def table(path):
 # --- CSV
 
 
+def test_two_csv_loggers_with_one_file_are_refused(tmp_path):
+    with pytest.raises(ArgumentError, match=r"(?s)two CSVLoggers .*metrics\.csv.*try .*CSVLogger\(name="):
+        fit([flow.loggers.CSVLogger(tmp_path), flow.loggers.CSVLogger(tmp_path)])
+    assert not list(tmp_path.iterdir())
+    fit([flow.loggers.CSVLogger(tmp_path), flow.loggers.CSVLogger(tmp_path, "other")])
+
+
 @pytest.mark.parametrize("flush_seconds", [0.0, 60.0])
 def test_a_csv_file_has_a_row_for_each_thing_logged(tmp_path, flush_seconds):
     logger = flow.loggers.CSVLogger(tmp_path, flush_seconds=flush_seconds)
@@ -44,7 +51,7 @@ def test_a_csv_file_has_a_row_for_each_thing_logged(tmp_path, flush_seconds):
 
 
 def test_each_run_has_a_directory_and_loggers_of_one_run_share_it(tmp_path):
-    first = fit([flow.loggers.CSVLogger(tmp_path), flow.loggers.CSVLogger(tmp_path)])
+    first = fit([flow.loggers.CSVLogger(tmp_path), flow.loggers.TensorBoardLogger(tmp_path)])
     assert {logger.log_dir for logger in first.loggers} == {str(tmp_path / "logs" / "version_0")}
     assert fit(flow.loggers.CSVLogger(tmp_path)).logger.log_dir.endswith("version_1")
     assert fit(flow.loggers.CSVLogger(tmp_path, "other", "best")).logger.log_dir == str(tmp_path / "other" / "best")

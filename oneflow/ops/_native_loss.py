@@ -64,7 +64,7 @@ def differentiable(samples: int, rows: int, classes: int, sharded: bool = False)
         return loss, (logits, labels, normalizer)
 
     def backward(saved: Any, dy: Array) -> tuple[Array, np.ndarray]:
-        return run_back(*saved, dy), np.zeros((samples, rows), jax.dtypes.float0)
+        return run_back(*saved, dy), np.zeros(saved[1].shape, jax.dtypes.float0)
 
     losses.defvjp(forward, backward)
     return losses
@@ -86,7 +86,10 @@ def lower(labels: Array, logits: Array, *, sharded: bool = False, narrow: bool =
     shape, classes = logits.shape[:-1], logits.shape[-1]
     rows = shape[0], math.prod(shape[1:])
     x = logits.astype(jnp.bfloat16) if narrow else logits
-    losses = differentiable(*rows, classes, sharded)(x.reshape(*rows, classes), _as_int32(labels, classes).reshape(rows))
+    labels = _as_int32(labels, classes)
+    if sharded:  # else as they are: behind a reshape, XLA copies what a call overwrites
+        x, labels = x.reshape(*rows, classes), labels.reshape(rows)
+    losses = differentiable(*rows, classes, sharded)(x, labels)
     return losses.reshape(shape).astype(logits.dtype)
 
 

@@ -94,7 +94,7 @@ def differentiable(norm: Norm, samples: int, sharded: bool = False) -> Callable[
 
     def result(pieces: Mapping[str, int]) -> Callable[..., Any]:
         def compute(x: Array, *parameters: Array) -> Any:
-            results = [(x.shape, x.dtype), ((*x.shape[:3], 2), np.float32)]
+            results = [(x.shape, x.dtype), ((*x.shape[:3], 2) if sharded else (norm.rows, 2), np.float32)]
             return _native.call_several("layer_norm", of(pieces).spec(x.dtype), results, x, *parameters)
 
         return compute
@@ -137,7 +137,7 @@ def differentiable(norm: Norm, samples: int, sharded: bool = False) -> Callable[
 def _lower(norm: Norm, x: Array, parameters: Sequence[Array], sharded: bool) -> Array:
     vectors = [p.astype(np.float32).reshape(norm.parameters) for p in parameters]
     samples = math.gcd(x.shape[0], norm.rows // norm.period)  # 1 where axis 0 is normalized, too
-    rows = x.reshape(samples, -1, norm.period, norm.width)
+    rows = x.reshape(samples, -1, norm.period, norm.width) if sharded else x  # behind a reshape, XLA copies what a call overwrites
     return differentiable(norm, samples, sharded)(rows, *vectors).reshape(x.shape)
 
 

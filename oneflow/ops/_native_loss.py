@@ -38,9 +38,9 @@ def _refusal(dtype: str, rows: int, classes: int) -> str | None:
 
 @lru_cache(maxsize=1024)
 def differentiable(samples: int, rows: int, classes: int, sharded: bool = False) -> Callable[[Array, Array], Array]:
-    """The losses, float32 (samples, rows), of logits (samples, rows, classes) and labels, int32; differentiable in the logits.
+    """The losses, float32, of logits (..., classes) and labels, int32 (...); differentiable in the logits.
 
-    ``sharded``: they may be, over several devices, the samples unevenly, too.
+    ``sharded``: they may be, over several devices, the samples unevenly, too; then they are (samples, rows[, classes]).
     """
 
     def result(logits: Array, labels: Array) -> Any:

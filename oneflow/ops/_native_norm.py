@@ -80,9 +80,9 @@ def _refusal(norm: Norm, dtype: str) -> str | None:
 
 @lru_cache(maxsize=1024)
 def differentiable(norm: Norm, samples: int, sharded: bool = False) -> Callable[..., Array]:
-    """The function of x (samples, periods, rows of one, width), gamma and beta, float32 (parameters,), where there are such.
+    """The function of x, gamma and beta, float32 (parameters,), where there are such.
 
-    ``sharded``: x may be, over several devices, its samples unevenly, too.
+    ``sharded``: x may be, over several devices, its samples unevenly, too; then it is (samples, periods, rows of one, width).
     """
 
     periods = norm.rows // norm.period // samples
@@ -137,7 +137,8 @@ def differentiable(norm: Norm, samples: int, sharded: bool = False) -> Callable[
 def _lower(norm: Norm, x: Array, parameters: Sequence[Array], sharded: bool) -> Array:
     vectors = [p.astype(np.float32).reshape(norm.parameters) for p in parameters]
     samples = math.gcd(x.shape[0], norm.rows // norm.period)  # 1 where axis 0 is normalized, too
-    rows = x.reshape(samples, -1, norm.period, norm.width) if sharded else x  # behind a reshape, XLA copies what a call overwrites
+    # as it is where it may be: behind a reshape, XLA copies what a call overwrites
+    rows = x.reshape(samples, -1, norm.period, norm.width) if sharded else x
     return differentiable(norm, samples, sharded)(rows, *vectors).reshape(x.shape)
 
 

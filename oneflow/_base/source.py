@@ -93,6 +93,15 @@ def innermost(traceback: TracebackType | None) -> Source | None:
     return Source(code.co_filename, lines[-1].tb_lineno, code.co_name)
 
 
+def colon_and_text(error: BaseException) -> str:
+    """What a message has behind the type of an error: its text, if it has one."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(an error whose text cannot be shown)"
+    return f": {text}" if text else ""
+
+
 def raised_at(error: BaseException) -> str:
     """A row of a message that shows the line of the user's that an error came from; "" where it has none."""
     line = innermost(error.__traceback__)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from .._base import native
 from .._base.frames import show_users_frames
 from .._base.refuse import refuse
-from .._base.source import raised_at
+from .._base.source import colon_and_text, raised_at
 from .._base.threads import AutoResetEvent
 from ..errors import CallbackError
 from . import processes
@@ -352,7 +352,8 @@ class DeliveryThread(Deliveries):
             self.error = None
             self._look()
         raise CallbackError(
-            f"a callback, a watch handler or the step itself of job {job_name!r} raised {type(error).__name__}: {_text(error)}\n"
+            f"a callback, a watch handler or the step itself of job {job_name!r} raised "
+            f"{type(error).__name__}{colon_and_text(error)}\n"
             f"{raised_at(error)}"
             f"  its traceback was printed when it happened; later callbacks went on, and the session works"
         ) from error
@@ -530,10 +531,3 @@ class DeliveryThread(Deliveries):
         for _, result in sorted(due, key=lambda numbered: numbered[1].sequence):
             result.run_callbacks()
         self._late_ended = self._late_begun
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return "(an error whose text cannot be shown)"

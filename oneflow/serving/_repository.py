@@ -140,6 +140,9 @@ class Repository:
         """Loads every model of the directory. Returns the reasons of those that could not be loaded, by name."""
         failures = {}
         names = self._on_disk()
+        if not names:
+            kinds = f"NAME{_SUFFIX}, or NAME/1/ with a checkpoint or a StableHLO export"
+            logger.warning("%s has no models yet: it takes %s", self.root, kinds)
         for name in names:
             self._entries.setdefault(name, _Entry())
         for name in names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._base.source import raised_at
+from .._base.source import colon_and_text, raised_at
 from ..callbacks.base import HOOKS, Callback
 from ..errors import CallbackError
 from ..runtime.process import process
@@ -61,7 +61,7 @@ def failure(error: BaseException, when: str, way_on: str) -> BaseException:
         return error
     cause = error.__cause__
     made = CallbackError(
-        f"{error.who} raised {type(cause).__name__} {error.when or when}: {cause}\n"
+        f"{error.who} raised {type(cause).__name__} {error.when or when}{colon_and_text(cause)}\n"
         f"{raised_at(cause)}"
         f"  the run was stopped{way_on}"
     )

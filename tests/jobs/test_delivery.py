@@ -187,6 +187,19 @@ def test_failing_callback_surfaces_once_and_later_ones_run(capfd):
     assert len(got) == 2
 
 
+def test_an_error_without_a_text_is_told_by_its_type():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Callback[tp.Numpy]:
+        return x
+
+    def bad(value):
+        raise RuntimeError
+
+    job(ONE)(bad)
+    with pytest.raises(flow.errors.CallbackError, match="of job 'job' raised RuntimeError\n"):
+        flow.sync_default_session()
+
+
 def test_jobs_may_be_called_from_several_threads():
     job, got = counting_job(), []
     x = np.ones((1,), np.float32)

@@ -308,3 +308,15 @@ def test_models_that_wait_to_be_loaded_are_not_unknown(tmp_path: Path, monkeypat
 
     asyncio.run(load())
     assert caplog.text.count("größe.stablehlo is ignored") == 1
+
+
+def test_a_directory_without_models_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def load() -> None:
+        repository = Repository(tmp_path, ModelSettings(), Metrics(), 1)
+        assert await repository.load_all() == {}
+        await repository.close()
+
+    asyncio.run(load())
+    assert caplog.messages == [
+        f"{tmp_path} has no models yet: it takes NAME.stablehlo, or NAME/1/ with a checkpoint or a StableHLO export"
+    ]

@@ -66,10 +66,6 @@ class Preemption(Callback):
             self._save(step, logs)
             self.trainer.should_stop = self.trainer.interrupted = True
 
-    def on_train_end(self, logs: Logs) -> None:
-        """Loggers are told that the run is not over."""
-        self.trainer.interrupted = self.trainer.interrupted or self._is_saved
-
     def _savers(self) -> list[ModelCheckpoint]:
         given: list[Any] = [] if self.trainer is None else self.trainer.callbacks
         return [callback for callback in given if isinstance(callback, ModelCheckpoint) and callback.save_last]

@@ -20,6 +20,7 @@ from .arrays import as_array, is_array, is_frame
 from .epoch import EpochArray
 from .transforms import Composed
 
+SAMPLE_WEIGHT = "sample_weight"  # the key of what each row of a batch counts, and the parameter of jobs that take it
 Transform = Callable[[Any, np.random.Generator], Any]
 
 
@@ -226,11 +227,11 @@ class ArrayLoader:
         chosen = chosen[mine] if order is None else order[chosen[mine]]
         batch = self._rows.take(chosen)
         if isinstance(batch, dict):
-            given = batch.get("sample_weight")
+            given = batch.get(SAMPLE_WEIGHT)
             if given is None:
-                return {**batch, "sample_weight": weights[mine]}
+                return {**batch, SAMPLE_WEIGHT: weights[mine]}
             mask = weights[mine].astype(given.dtype).reshape(-1, *(1,) * (given.ndim - 1))
-            return {**batch, "sample_weight": given * mask}
+            return {**batch, SAMPLE_WEIGHT: given * mask}
         return (*(batch if isinstance(batch, tuple) else (batch,)), weights[mine])
 
 

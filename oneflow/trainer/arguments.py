@@ -11,11 +11,10 @@ import numpy as np
 from .._base.refuse import refuse
 from .._signature.inputs import InputDef
 from ..data.arrays import as_array, holds_numbers, is_array, is_frame
+from ..data.loader import SAMPLE_WEIGHT
 from ..errors import ArgumentError, FeedDtypeError, FeedError, FeedShapeError
 from ..job import JobFunction
 from ..runtime import processes
-
-SAMPLE_WEIGHT = "sample_weight"
 
 
 @dataclass(slots=True)

@@ -145,8 +145,8 @@ class Fit:
             self._pause(self.step - 1)
         while self._goes_on():
             self._run_epoch()
-        trainer.interrupted = trainer.interrupt.came
-        if trainer.interrupted:
+        if trainer.interrupt.came:
+            trainer.interrupted = True
             self._wait_for(lambda: self.hooks("on_interrupt", self.step - 1, self.latest))
         self._wait_for(lambda: self.hooks("on_train_end", self.latest))
 

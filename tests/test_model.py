@@ -231,6 +231,17 @@ def test_errors_of_callbacks_and_of_data():
         type("Bad", (Line,), {"configure_optimizers": lambda self: 3})().fit(training)
 
 
+@pytest.mark.parametrize("made", [{}, None, (), 3])
+def test_a_training_step_without_a_loss_is_told(made):
+    class Bad(Line):
+        def training_step(self, batch, optimizer_idx=0):
+            super().training_step(batch)
+            return made
+
+    with pytest.raises(ArgumentError, match=r"(?s)^Bad.training_step must return the loss, .*your line .*def training_step"):
+        Bad().fit(configured(flow.model.TrainingConfig, Points()))
+
+
 @pytest.mark.parametrize(
     ("interval", "told"),
     [(1, "config_load('{0}-{1}')"), (1000, "config_save saves every 1000 steps"), (None, "config_save(dirpath)")],

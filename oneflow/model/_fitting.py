@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .._base.refuse import refuse, shown
+from .._base.source import of_function
 from ..callbacks.base import Callback as TrainerCallback
 from ..callbacks.base import Logs
 from ..checkpoint.program import CheckPoint
 from ..errors import ArgumentError, CallbackError, CheckpointExistsError, FeedShapeError
+from ..graph.node import Blob
 from ..job import JobFunction, global_function
 from ..optimizer.base import Optimizer
 from ..trainer import Trainer
@@ -123,7 +125,11 @@ def _optimizers(model: Any) -> list[Optimizer]:
 def _training_body(model: Any, optimizer: Optimizer, i: int) -> Callable[[Any], Any]:
     def body(batch: Any) -> Any:
         outputs = model.training_step(batch, optimizer_idx=i)
-        optimizer.minimize(outputs[0] if isinstance(outputs, tuple) else outputs)
+        loss = outputs[0] if isinstance(outputs, tuple) and outputs else outputs
+        if not isinstance(loss, (Blob, list)):  # a list is of losses
+            refuse(ArgumentError, f"{type(model).__name__}.training_step must return the loss, or a tuple that begins with it, "
+                   f"got {shown(outputs)}", source=of_function(model.training_step))  # fmt: skip
+        optimizer.minimize(loss)
         return outputs
 
     return body

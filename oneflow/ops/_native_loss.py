@@ -38,9 +38,9 @@ def _refusal(dtype: str, rows: int, classes: int) -> str | None:
 
 @lru_cache(maxsize=1024)
 def differentiable(samples: int, rows: int, classes: int, sharded: bool = False) -> Callable[[Array, Array], Array]:
-    """The losses, float32, of logits (..., classes) and labels, int32 (...); differentiable in the logits.
+    """The losses, float32, of logits (rows, classes) and labels, int32 (rows); differentiable in the logits.
 
-    ``sharded``: they may be, over several devices, the samples unevenly, too; then they are (samples, rows[, classes]).
+    ``sharded``: they may be, over several devices, the samples unevenly, too; then they are (samples, rows of one[, classes]).
     """
 
     def result(logits: Array, labels: Array) -> Any:
@@ -86,10 +86,9 @@ def lower(labels: Array, logits: Array, *, sharded: bool = False, narrow: bool =
     shape, classes = logits.shape[:-1], logits.shape[-1]
     rows = shape[0], math.prod(shape[1:])
     x = logits.astype(jnp.bfloat16) if narrow else logits
-    labels = _as_int32(labels, classes)
-    if sharded:  # else as they are: behind a reshape, XLA copies what a call overwrites
-        x, labels = x.reshape(*rows, classes), labels.reshape(rows)
-    losses = differentiable(*rows, classes, sharded)(x, labels)
+    # Matrices where they may be: products give such, and behind a reshape XLA copies what a call overwrites.
+    each = rows if sharded else (math.prod(rows),)
+    losses = differentiable(*rows, classes, sharded)(x.reshape(*each, classes), _as_int32(labels, classes).reshape(each))
     return losses.reshape(shape).astype(logits.dtype)
 
 

@@ -82,7 +82,8 @@ def _refusal(norm: Norm, dtype: str) -> str | None:
 def differentiable(norm: Norm, samples: int, sharded: bool = False) -> Callable[..., Array]:
     """The function of x, gamma and beta, float32 (parameters,), where there are such.
 
-    ``sharded``: x may be, over several devices, its samples unevenly, too; then it is (samples, periods, rows of one, width).
+    x is (rows, width). ``sharded``: it may be, over several devices, its samples unevenly, too; then it is (samples, periods, rows of
+    one, width).
     """
 
     periods = norm.rows // norm.period // samples
@@ -94,7 +95,7 @@ def differentiable(norm: Norm, samples: int, sharded: bool = False) -> Callable[
 
     def result(pieces: Mapping[str, int]) -> Callable[..., Any]:
         def compute(x: Array, *parameters: Array) -> Any:
-            results = [(x.shape, x.dtype), ((*x.shape[:3], 2) if sharded else (norm.rows, 2), np.float32)]
+            results = [(x.shape, x.dtype), ((*x.shape[:-1], 2), np.float32)]
             return _native.call_several("layer_norm", of(pieces).spec(x.dtype), results, x, *parameters)
 
         return compute
@@ -137,8 +138,8 @@ def differentiable(norm: Norm, samples: int, sharded: bool = False) -> Callable[
 def _lower(norm: Norm, x: Array, parameters: Sequence[Array], sharded: bool) -> Array:
     vectors = [p.astype(np.float32).reshape(norm.parameters) for p in parameters]
     samples = math.gcd(x.shape[0], norm.rows // norm.period)  # 1 where axis 0 is normalized, too
-    # as it is where it may be: behind a reshape, XLA copies what a call overwrites
-    rows = x.reshape(samples, -1, norm.period, norm.width) if sharded else x
+    # A matrix where it may be: products give such, and behind a reshape XLA copies what a call overwrites.
+    rows = x.reshape((samples, -1, norm.period, norm.width) if sharded else (norm.rows, norm.width))
     return differentiable(norm, samples, sharded)(rows, *vectors).reshape(x.shape)
 
 

@@ -242,16 +242,17 @@ def test_losses_of_batches_of_varying_size_stay_float32(bfloat16_kernels: str) -
     np.testing.assert_allclose(losses[1], losses[0][:12], rtol=1e-2)
 
 
-def test_the_gradient_of_a_product_s_logits_takes_their_memory() -> None:
+@pytest.mark.parametrize("rows", [(256,), (8, 32)])
+def test_the_gradient_of_a_product_s_logits_takes_their_memory(rows: tuple[int, ...]) -> None:
     @flow.global_function("train")
-    def train(x: tp.Numpy.Placeholder((256, 64)), labels: tp.Numpy.Placeholder((256,), dtype=flow.int32)) -> tp.Numpy:
+    def train(x: tp.Numpy.Placeholder((*rows, 64)), labels: tp.Numpy.Placeholder(rows, dtype=flow.int32)) -> tp.Numpy:
         hidden = flow.layers.dense(x, 64, name="hidden")
         words = flow.get_variable("words", (4000, 64), initializer=flow.random_normal_initializer())
         loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, flow.matmul(hidden, words, transpose_b=True))
         flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
         return loss
 
-    train(np.ones((256, 64), np.float32), np.zeros(256, np.int32))
+    train(np.ones((*rows, 64), np.float32), np.zeros(rows, np.int32))
     text = train.executables[-1][1].hlo()
     assert text.count(CALL) == text.count(GRADIENT) == 1
     assert not [line for line in text.splitlines() if " copy(" in line and "4000]" in line]  # behind a reshape, XLA makes one

@@ -82,8 +82,8 @@ def _refusal(norm: Norm, dtype: str) -> str | None:
 def differentiable(norm: Norm, samples: int, sharded: bool = False) -> Callable[..., Array]:
     """The function of x, gamma and beta, float32 (parameters,), where there are such.
 
-    x is (rows, width). ``sharded``: it may be, over several devices, its samples unevenly, too; then it is (samples, periods, rows of
-    one, width).
+    x is (rows, width). ``sharded``: it may be, over several devices, its samples unevenly, too; then it is (samples, periods,
+    rows of one, width).
     """
 
     periods = norm.rows // norm.period // samples

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -33,7 +33,7 @@ from .loading import (
     warn_of_unknown,
 )
 from .safetensors import Rename
-from .saving import PendingSave, all_or_none, check_metadata, finish_earlier, own_team
+from .saving import PendingSave, all_or_none, check_metadata, finish_earlier, listed, own_team
 from .session import own_session
 
 
@@ -124,6 +124,8 @@ def load_variables(
     if missing and strict:
         hint = "leave strict=True out to keep their present values"
         complain(CheckpointError, lacks(whole, missing, len(variables)), hint)
+    if whole:
+        _want_any(whole, value_dict, variables, unknown)
     random = value_dict.random_state if isinstance(value_dict, Values) else None
     check_random(session, random, whole)
     finish_earlier(own_team())
@@ -318,6 +320,7 @@ def load_program(path: str | os.PathLike[str], strict: bool) -> None:
     if missing and strict:
         hint, place = "load without strict=True to keep their present values", os.path.abspath(stored.path)
         complain(CheckpointError, lacks(stored.path, missing, len(variables)), hint, full_path=place)
+    _want_any(stored.path, stored, variables, unknown)
     log_verification(stored)
     given = {name: partial(stored.__getitem__, name) for name in variables if name in stored}
     Loader(session).load(given, variables, [stored.path], random)
@@ -328,6 +331,16 @@ def load_program(path: str | os.PathLike[str], strict: bool) -> None:
     if variables and unknown:
         warn_of_unknown(unknown, variables, "CheckPoint.load", session)
     session.warn_of_broken_jobs()
+
+
+def _want_any(path: str, stored: Container[str], variables: Mapping[str, Variable], unknown: list[str]) -> None:
+    """Refuses a checkpoint of another network: it has no parameter of the program, and some that the program has not."""
+    parameters = [name for name, v in variables.items() if v.role == "parameter"]
+    if not parameters or not unknown or any(name in stored for name in parameters):
+        return
+    rule = f"checkpoint {path!r} has none of the program's {len(parameters)} parameters"
+    hint = "load one of this network; for other names flow.load_variables(path, rename={...})"
+    complain(CheckpointError, rule, hint, it_has=listed(unknown), it_needs=listed(parameters))
 
 
 def _names_in(stored: Checkpoint) -> list[str]:

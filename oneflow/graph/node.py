@@ -268,6 +268,11 @@ class Blob:
         return self.node.is_mirrored
 
     @property
+    def static_shape(self) -> tuple[int, ...]:
+        """``shape``, as programs of 2019 spelled it."""
+        return self.shape
+
+    @property
     def ndim(self) -> int:
         """The number of axes."""
         return len(self.shape)

@@ -39,6 +39,7 @@ class _Watched:
             function(*arguments)
             graph: Graph = current()
             graph.adapt_inputs = None
+            graph.watches = []  # handlers are for the calls of the job itself
             analysis = Analysis(graph.nodes, (), set(graph.assigns))
             self.grids = analysis.kept_grids()
             rounded = {key_of(analysis.source(node.inputs[0])) for node in self.grids}

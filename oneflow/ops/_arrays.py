@@ -182,6 +182,28 @@ def where_else_zero(mask: Array, x: Array) -> Array:
     return lax.select(mask, x, lax.full_like(x, 0))
 
 
+def largest_of(x: Array, axes: tuple[int, ...]) -> Array:
+    """``lax.reduce_max``; NaN where there is one."""
+    return _with_nans(lax.reduce_max(x, axes), x, axes)
+
+
+def least_of(x: Array, axes: tuple[int, ...]) -> Array:
+    """``lax.reduce_min``; NaN where there is one."""
+    return _with_nans(lax.reduce_min(x, axes), x, axes)
+
+
+def _with_nans(found: Array, x: Array, axes: tuple[int, ...]) -> Array:
+    """What a reduction of x has found, with the NaNs that XLA's library passes over on CPUs (jaxlib 0.10)."""
+    if not jnp.issubdtype(x.dtype, np.floating):
+        return found
+
+    def marks(x: Array) -> Array:
+        return lax.reduce_sum(select(lax.ne(x, x), x, full(0, x)), axes)
+
+    marked = lax.platform_dependent(lax.stop_gradient(x), cpu=marks, default=lambda x: lax.full_like(found, 0))
+    return select(lax.ne(marked, marked), marked, found)
+
+
 def gradient_of(function: Any, x: Array, dy: Array) -> Array:
     """The vector-Jacobian product of a function of one array, for ops that are gradients of others."""
     return jax.vjp(function, x)[1](dy)[0]

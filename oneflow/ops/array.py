@@ -86,7 +86,8 @@ def _want_one_shape(op: str, x: Blob, shape: Any, name: Any) -> None:
 
 def _bad_shape(what: str, x: Blob, shape: Any) -> NoReturn:
     if not isinstance(shape, (list, tuple)):
-        fail(ArgumentError, what, f"shape must be a list or tuple of ints, got {shown(shape)}", (x,))
+        hint = "tuple(shape)" if hasattr(shape, "__array__") else ""
+        fail(ArgumentError, what, f"shape must be a list or tuple of ints, got {shown(shape)}", (x,), hint)
     sizes = want.ints(what, "shape", shape)
     if not sizes:
         fail(ShapeError, what, "shape must not be empty: there are no Blobs of rank 0", (x,), "write [1] for a single element")

@@ -13,7 +13,7 @@ from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ..graph.op import OpDef
-from ._arrays import Array, broadcast_to, common_shape, full, label, like, select
+from ._arrays import Array, broadcast_to, common_shape, full, label, largest_of, like, select
 from ._emit import emit, fail, op, want
 from .loss import want_pair, widen, with_logits
 
@@ -241,7 +241,7 @@ def _distance(x: Array, p: float) -> Array:
     if p == 1:
         return lax.reduce_sum(lax.abs(x), (1,))
     if math.isinf(p):
-        return lax.reduce_max(lax.abs(x), (1,))
+        return largest_of(lax.abs(x), (1,))
     powers = lax.integer_pow(x, 2) if p == 2 else lax.pow(lax.abs(x), full(p, x))
     total = lax.reduce_sum(powers, (1,))
     nothing = lax.eq(total, full(0, total))

@@ -99,6 +99,10 @@ def _sparse_softmax_cross_entropy(labels: Array, logits: Array) -> Array:
 def _want_sparse(what: str, labels: Any, prediction: Any, argument: str) -> tuple[Blob, ...]:
     """Both in the current view."""
     prediction, labels = in_view(what, want.blob(what, argument, prediction), want.blob(what, "labels", labels))
+    if prediction.dtype.is_integer and labels.dtype.is_floating_point:
+        given = " and ".join(f"{blob.dtype.name} {blob.shape}" for blob in (labels, prediction))
+        rule = f"labels come first, and then {argument}: got {given}"
+        fail(DtypeError, what, rule, (labels, prediction), f"labels=..., {argument}=...")
     want.floating(what, prediction)
     want.rank(what, prediction, 2)
     if not labels.dtype.is_integer:

@@ -9,7 +9,7 @@ import numpy as np
 from .._base.jax import jnp, lax
 from ..errors import ModeError, ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, broadcast_to, full, label, like, select
+from ._arrays import Array, broadcast_to, full, label, largest_of, least_of, like, select
 from ._emit import emit, emit_many, fail, op, want
 from ._int8 import GRID, STATISTICS
 
@@ -19,7 +19,7 @@ FORMULAS = ("google", "cambricon")
 
 def _extremes(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     rest = tuple(size for i, size in enumerate(x.shape) if i not in axes) or (1,)
-    return lax.reshape(lax.reduce_max(x, axes), rest), lax.reshape(lax.reduce_min(x, axes), rest)
+    return lax.reshape(largest_of(x, axes), rest), lax.reshape(least_of(x, axes), rest)
 
 
 def _grid(high: Array, low: Array, bits: int, scheme: str, formula: str) -> tuple[Array, Array]:

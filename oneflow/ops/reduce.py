@@ -14,7 +14,19 @@ from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import INVALID_AXIS, Blob
 from ..graph.op import OpDef
-from ._arrays import Array, axis_after_removing, broadcast_to, dtype_for, is_half, label, like, number_for, select
+from ._arrays import (
+    Array,
+    axis_after_removing,
+    broadcast_to,
+    dtype_for,
+    is_half,
+    label,
+    largest_of,
+    least_of,
+    like,
+    number_for,
+    select,
+)
 from ._emit import emit, fail, op, want
 
 Axis = int | Sequence[int] | None
@@ -91,8 +103,8 @@ def _reduction(name: str, compute: Any, nondifferentiable: bool = False, grad: A
 
 _reduce_sum = _reduction("reduce_sum", lambda x, axes: lax.reduce_sum(x, axes))
 _reduce_mean = _reduction("reduce_mean", _mean)
-_reduce_max = _reduction("reduce_max", lambda x, axes: lax.reduce_max(x, axes), narrow=True)
-_reduce_min = _reduction("reduce_min", lambda x, axes: lax.reduce_min(x, axes), narrow=True)
+_reduce_max = _reduction("reduce_max", largest_of, narrow=True)
+_reduce_min = _reduction("reduce_min", least_of, narrow=True)
 _reduce_prod = _reduction("reduce_prod", lambda x, axes: lax.reduce_prod(x, axes), grad=_prod_grad)
 _reduce_any = _reduction(
     "reduce_any", lambda x, axes: _as_int8(lax.reduce_or(_nonzero(x), axes)), nondifferentiable=True, narrow=True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .._base.dtype import int8
@@ -56,6 +58,11 @@ def _argsort(x: Array, *, axis: int, descending: bool) -> Array:
     return like(x.shape[axis] - 1, order) - order
 
 
+def _in_order(axis: Any, direction: Any) -> tuple[Any, Any]:
+    """Axis and direction; OneFlow 0.1 and 0.2 had the direction second, and no axis."""
+    return (-1, axis) if isinstance(axis, str) and direction == "ASCENDING" else (axis, direction)
+
+
 def _descending(what: str, direction: str) -> bool:
     return want.choice(what, "direction", direction, ("ASCENDING", "DESCENDING")) == "DESCENDING"
 
@@ -74,6 +81,7 @@ def sort(input: Blob, axis: int = -1, direction: str = "ASCENDING", name: str | 
     """
     what = label("sort", name)
     want.blob(what, "input", input)
+    axis, direction = _in_order(axis, direction)
     at = want.axis(what, axis, input.ndim, inputs=(input,))
     return emit(_sort, input, name=name, axis=at, descending=_descending(what, direction))
 
@@ -88,6 +96,7 @@ def argsort(input: Blob, axis: int = -1, direction: str = "ASCENDING", name: str
     """
     what = label("argsort", name)
     want.blob(what, "input", input)
+    axis, direction = _in_order(axis, direction)
     at = want.axis(what, axis, input.ndim, inputs=(input,))
     return emit(_argsort, input, name=name, axis=at, descending=_descending(what, direction))
 

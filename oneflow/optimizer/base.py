@@ -23,7 +23,7 @@ from ..graph.op import FusedRule
 from . import _check
 from ._grad_clipping import ClipGradientConf
 from ._loss_scale import LossScalePolicy, policy_of
-from .objective import checked_losses, named_blob, names_of_variables
+from .objective import checked_losses, named_blob, names_of_variables, tell_of_replaced
 from .schedules import LrScheduler, PiecewiseConstantScheduler
 
 
@@ -186,6 +186,7 @@ class Optimizer:
         graph = current(f"flow.optimizer.{what}")
         losses = checked_losses(what, graph, loss)
         optimizers: tuple[UpdateRule, ...] = self.bound(graph)
+        tell_of_replaced(what, graph.objective, losses, optimizers)
         graph.objective = Objective(losses=losses, optimizers=optimizers, source=caller())
 
     def Variables(self) -> list[str]:

@@ -30,6 +30,7 @@ _RULES: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
 }
 # keys that only 0.6 has: {key: its default}; they are attributes of the optimizer, not arguments of its class
 _NEWER_KEYS = {key: {"do_bias_correction": True, "amsgrad": False} for key in ("adam_conf", "lazy_adam_conf")}
+_ELSEWHERE = {"sgd_conf": "momentum_conf"}  # names that others have for them
 _WITH_DECAY = {"SGD": "SGDW", "Adam": "AdamW"}
 _OTHER_KEYS = ("learning_rate_decay", "warmup_conf", "clip_conf", "weight_decay_conf")
 _SCHEDULES = {schedule.conf_key: schedule for schedule in schedules.SCHEDULES}
@@ -182,7 +183,7 @@ def _entries(where: str, given: Any, known: list[str], required: tuple[str, ...]
 
 
 def _unknown(where: str, key: Any, known: list[str]) -> NoReturn:
-    near = closest(str(key), known, count=1)
+    near = [_ELSEWHERE[key]] if _ELSEWHERE.get(key) in known else closest(str(key), known, count=1)
     found = [("known", ", ".join(known) or "none")]
     refuse(ConfigError, f"{where} has no key {shown(key)}", found=found, hint=f'"{near[0]}"' if near else "")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .._base import dtype as dtypes
 from .._base.refuse import closest, shown, warn
 from .._base.source import caller
 from ..errors import ArgumentError, JobWarning, TrainError
-from ..graph.graph import Graph, current
+from ..graph.graph import Graph, Objective, current
 from ..graph.node import Blob
 from ..ops._dynamic_rules import mean_of_valid
 from ..ops._emit import fail, want
@@ -62,6 +63,22 @@ def checked_losses(what: str, graph: Graph, loss: Any, earlier: list[Blob] | Non
         if blob.has_dynamic_size and blob.dtype.is_integer:
             fail(TrainError, what, "a loss whose size depends on data must be of a floating dtype", (blob,), "flow.cast it")
     return [mean_of_valid(b) if b.has_dynamic_size else b for b in losses]
+
+
+def tell_of_replaced(what: str, earlier: Objective, losses: Sequence[Blob], optimizers: Sequence[Any]) -> None:
+    """Warns of losses, or of an optimizer, that a job had before and does not train with from now on."""
+    if earlier.source is None:
+        return
+    kept = {(blob.node, blob.index) for blob in losses}
+    if not all((blob.node, blob.index) in kept for blob in earlier.losses):
+        lost, hint = "the loss", "minimize([one, other]) trains with the sum of losses"
+    elif earlier.optimizers and tuple(earlier.optimizers) != tuple(optimizers):
+        lost, hint = "the optimizer", "flow.optimizer.CombinedOptimizer has several, each for variables of its own"
+    else:
+        return
+    line = f"{earlier.source}   {earlier.source.text}"
+    warn(JobWarning, f"{what} replaces {lost} of an earlier line, with which the job does not train now\n"
+         f"  earlier    {line}\n  try        {hint}")  # fmt: skip
 
 
 def named_blob(what: str, argument: str, graph: Graph, lbn: str, dt: dtypes.dtype) -> Blob:

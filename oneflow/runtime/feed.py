@@ -249,6 +249,8 @@ class Feeds:
             got = f"{type(arg).__name__} of {len(arg)}" if isinstance(arg, (list, tuple)) else type(arg).__name__
             elements = "1 element" if n == 1 else f"{n} elements"
             hint = "put the array into a list: [array]" if n == 1 else f"np.split(array, {n}) cuts a batch into {n} equal pieces"
+            if n == 1 and isinstance(arg, (list, tuple)) and len(arg) > 1:
+                hint = f"flow.config.gpu_device_num({len(arg)}) before the first job, and a placement with {len(arg)} devices"
             self._fail(FeedError, f"input {spec.label!r} ({spec.kind}) must be a list of {elements}, one per device, got {got}",
                        hint, spec)  # fmt: skip
         if spec.kind == "ListNumpy":

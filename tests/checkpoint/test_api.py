@@ -163,6 +163,18 @@ def test_missing_variables_give_one_warning_at_the_users_line(
     assert same(new.values, {**sample(0), "w": sample()["w"], "head": np.full(2, 5, np.int8)})
 
 
+def test_a_checkpoint_of_another_network_is_refused(
+    session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "m")
+    new = use(monkeypatch, FakeSession(head=np.full(2, 5, np.int8), b=np.zeros(2, np.float32)))
+    rule = r"(?s)has none of the program's 2 parameters.*it has .*it needs +head, b.*rename="
+    for load in (CheckPoint().load, api.load_variables):
+        with pytest.raises(CheckpointError, match=rule):
+            load(tmp_path / "m")
+    assert (new.values["head"] == 5).all()
+
+
 def test_strict_makes_missing_variables_an_error(session: FakeSession, tmp_path: Path) -> None:
     save(tmp_path / "m")
     session.values["head"] = np.zeros(2, np.int8)

@@ -400,6 +400,16 @@ def test_a_body_is_an_ordinary_function():
             flow.global_function()(body)
 
 
+def test_arrays_for_devices_that_the_job_does_not_have():
+    @flow.global_function()
+    def job(x: tp.ListNumpy.Placeholder((2, 3))) -> tp.ListNumpy:
+        return x
+
+    with pytest.raises(errors.FeedError, match=r"(?s)list of 1 element.*try .*gpu_device_num\(2\)"):
+        job([X, X])
+    assert len(job([X])) == 1
+
+
 def test_sizes_that_are_given_one_by_one():
     def body(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
         return flow.reshape(x, 3, 2)

@@ -215,6 +215,7 @@ def test_what_cannot_be_of_integers_is_refused() -> None:
         (lambda: calibrate(predict, [batch], name=3), ArgumentError, "name must be a str"),
         (lambda: calibrate(predict, [batch[:, :2]]), FeedError, "x"),
         (lambda: calibrate(predict, [batch * np.nan]), ArgumentError, "are not numbers"),
+        (lambda: calibrate(predict, [np.where(batch == batch.min(), np.nan, batch)]), ArgumentError, "are not numbers"),
         (lambda: calibrate(elementwise, [batch]), ModeError, "no products or convolutions"),
         (lambda: convert(predict), ModeError, "no fake quantization"),
         (
@@ -328,3 +329,18 @@ def test_products_whose_sums_may_overflow_stay_in_floating_point() -> None:
     fast = flow.quantization.calibrate(predict, [x])
     np.testing.assert_allclose(fast(x), 2800, rtol=0.01)
     assert "sums of 70000 terms may not fit in 32 bits" in str(fast.summary())
+
+
+def test_batches_for_calibration_are_not_watched() -> None:
+    seen: list[Any] = []
+
+    @flow.global_function("predict")
+    def predict(x: tp.Numpy.Placeholder((4, 8))) -> tp.Numpy:
+        y = flow.layers.dense(x, 8, kernel_initializer=normal(), name="dense")
+        flow.watch(y, seen.append)
+        return y
+
+    flow.quantization.calibrate(predict, [drawn(4, 8), drawn(4, 8)])
+    assert not seen
+    predict(drawn(4, 8))
+    assert len(seen) == 1

@@ -303,6 +303,13 @@ GRADIENTS = [
 
 REFUSALS = [
     Refusal(
+        "sparse labels behind logits",
+        nn.sparse_softmax_cross_entropy_with_logits,
+        [X.astype(np.float32), LABELS],
+        DtypeError,
+        "labels come first, and then logits: got float32 (3, 4) and int32 (3,)",
+    ),
+    Refusal(
         "sparse labels", lambda x: nn.sparse_softmax_cross_entropy_with_logits(x, x), [X], DtypeError, "labels must be integers"
     ),
     Refusal(

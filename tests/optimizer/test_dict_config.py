@@ -160,6 +160,7 @@ def test_what_the_dict_form_cannot_say_is_said_in_further_keys() -> None:
 REFUSED = [
     ({}, TrainError, "no update rule"),
     ({"momentm_conf": {}}, ConfigError, "no key 'momentm_conf'(.|\n)*momentum_conf"),
+    ({"sgd_conf": {}}, ConfigError, "no key 'sgd_conf'(.|\n)*try +\"momentum_conf\""),
     ({"momentum_conf": {"momentum": 0.9}}, ConfigError, "momentum_conf has no key 'momentum'(.|\n)*known +beta"),
     ({"naive_conf": {"beta": 1}}, ConfigError, "naive_conf has no key 'beta'"),
     ({"naive_conf": None}, ArgumentError, "naive_conf: this must be a dict"),

@@ -14,7 +14,7 @@ from oneflow import losses
 from oneflow import optimizer as opt
 from oneflow._base.dist import parse_placement
 from oneflow._base.source import caller
-from oneflow.errors import ArgumentError, ModeError, TrainError
+from oneflow.errors import ArgumentError, JobWarning, ModeError, TrainError
 from oneflow.graph.graph import Graph, Variable, tracing
 from oneflow.graph.node import Blob, Scope
 
@@ -53,11 +53,23 @@ def test_a_second_minimize_replaces_the_first_and_its_losses() -> None:
         first, second = blob(graph), blob(graph)
         losses.add_loss(first)
         opt.SGD(SCHEDULE).minimize(first)
-        opt.Adam(SCHEDULE).minimize([second])
+        with pytest.warns(
+            JobWarning, match=r"(?s)Adam.minimize replaces the loss .*earlier .*SGD.SCHEDULE..minimize.*try .*minimize"
+        ):
+            opt.Adam(SCHEDULE).minimize([second])
         assert [b.op_name for b in graph.objective.losses] == [second.op_name]
         assert graph.objective.optimizers == (opt.Adam(SCHEDULE),)
         losses.add_loss(first)
         assert [b.op_name for b in graph.objective.losses] == [second.op_name, first.op_name]
+
+
+def test_another_optimizer_for_the_same_loss_is_told() -> None:
+    with job() as graph:
+        first, second = blob(graph), blob(graph)
+        opt.SGD(SCHEDULE).minimize(first)
+        opt.SGD(SCHEDULE).minimize([first, second])  # the loss trains as before
+        with pytest.warns(JobWarning, match=r"(?s)Adam.minimize replaces the optimizer .*try .*CombinedOptimizer"):
+            opt.Adam(SCHEDULE).minimize([first, second])
 
 
 def test_a_refused_minimize_changes_nothing() -> None:
@@ -129,21 +141,22 @@ def test_train_step_lbn_finds_its_blob() -> None:
 
 
 def test_variables() -> None:
-    with job() as graph:
-        variables(graph, "a", "b", "c")
-        loss = blob(graph)
-        for given, meant in [
-            (None, None),
-            (["a", "c"], {"a", "c"}),
-            (("b",), {"b"}),
-            ({"b"}, {"b"}),
-            ([], set()),
-            (lambda: ["a"], {"a"}),
-        ]:
+    for given, meant in [
+        (None, None),
+        (["a", "c"], {"a", "c"}),
+        (("b",), {"b"}),
+        ({"b"}, {"b"}),
+        ([], set()),
+        (lambda: ["a"], {"a"}),
+    ]:
+        with job() as graph:
+            variables(graph, "a", "b", "c")
             optimizer = opt.Adam(SCHEDULE, variables=given)
-            optimizer.minimize(loss)
+            optimizer.minimize(blob(graph))
             assert graph.objective.optimizers[0].variables == meant
             assert optimizer.Variables() == sorted(meant if meant is not None else {"a", "b", "c"})
+    with job() as graph:
+        loss = blob(graph)
         with pytest.raises(ArgumentError, match="'dense-weihgt', which is not a variable"):
             opt.SGD(SCHEDULE, variables=["dense-weihgt"]).minimize(loss)
         with pytest.raises(ArgumentError, match="list of names"):

@@ -256,7 +256,8 @@ def test_the_last_minimize_counts() -> None:
         opt.SGD(constant(0.1), momentum=0).minimize(w * x)
         return w
 
-    job(DATA[0])
+    with pytest.warns(flow.errors.JobWarning, match="replaces the loss of an earlier line"):
+        job(DATA[0])
     close("w", 1 - 0.1 * gradient(0))
 
 

@@ -101,7 +101,8 @@ def load_variables(
     Raises:
       UnknownVariableError: a name is not a variable's, and ``ignore_mismatch`` is False or ``strict`` True.
       ShapeError, DtypeError: an array does not fit its variable.
-      CheckpointError: a value on disk is damaged or does not fit its variable.
+      CheckpointError: a value on disk is damaged or does not fit its variable; or a path's checkpoint has none of the program's
+        parameters.
     Example: >>> flow.load_variables({"dense1-bias": np.zeros(10, np.float32)})
     """
     what = "flow.load_variables"

@@ -48,7 +48,8 @@ class CheckPoint:
         Raises:
           UnknownVariableError: ``strict``, and the checkpoint has a name that is not a variable's.
           CheckpointNotFoundError: there is no checkpoint at that path.
-          CheckpointError: a value is damaged, or has another shape or dtype than the program's variable.
+          CheckpointError: a value is damaged, or has another shape or dtype than the program's variable; or the checkpoint has
+            none of the program's parameters.
         """
         from .api import load_program
 

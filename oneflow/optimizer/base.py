@@ -171,7 +171,7 @@ class Optimizer:
         """Makes the job train: each call updates the trainable variables on which ``loss`` depends.
 
         A gradient is that of the mean over all elements of a loss, summed over the losses. The losses and the optimizer of
-        an earlier ``minimize`` of the job are replaced.
+        an earlier ``minimize`` of the job are replaced, with a JobWarning.
 
         Args:
           loss: a Blob of any shape, or a sequence of Blobs of one shape and dtype.

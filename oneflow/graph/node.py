@@ -521,6 +521,16 @@ class Blob:
                 "mean": "use flow.math.reduce_mean(blob)",
                 "max": "use flow.math.reduce_max(blob)",
                 "T": "use flow.transpose(blob, perm)",
+                "item": "return the Blob from the job; the call gives its array",
+                "backward": "an optimizer's minimize(loss) stands for it",
+                "grad": "flow.watch_diff(blob, handler) shows gradients",
+                "detach": "use flow.nn.stop_gradient(blob)",
+                "to": "flow.scope.placement says on which device ops run, flow.cast(blob, dtype) converts",
+                "cuda": "flow.scope.placement says on which device ops run",
+                "cpu": "return the Blob from the job; the call gives its array",
+                "view": "use flow.reshape(blob, shape)",
+                "add_": "Blobs do not change: x = x + 1 names a new one",
+                "zero_": "Blobs do not change: flow.zeros_like(blob) is a new one",
             }.get(name, "see dir(flow.Blob) for what it has")
             raise AttributeError(
                 f"a Blob has no attribute {name!r}: {hint} (Blob {object.__getattribute__(self, 'node').name!r})"

@@ -9,8 +9,8 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 
 from .._base.jax import lax
-from .._base.refuse import shown
-from ..errors import ArgumentError
+from .._base.refuse import shown, warn
+from ..errors import ArgumentError, JobWarning
 from ..graph.node import Blob
 from ..graph.op import AttentionStep, Autocast, Int8, LstmPart, OpDef
 from ._arrays import Array, as_float, broadcast, full, label, like, number_for, select, sum_to, where_else_zero
@@ -190,7 +190,12 @@ def _binary(pair: _Pair, x: Any, y: Any, name: str | None, *, floating: bool = F
         _refuse(what, x, y)
     if floating:
         want.floating(what, blob)
-    return emit(pair[1], blob, name=name, number=number_for(what, other, blob), swapped=swapped)
+    number = number_for(what, other, blob)
+    if blob.dtype.is_integer and isinstance(other, (float, np.floating)) and (number != other or pair is _divide):
+        lost = f"{shown(other)} counts as {number}" if number != other else "a quotient loses its fraction"
+        warn(JobWarning, f"{what} of a Blob of {blob.dtype.name} and a number is {blob.dtype.name}, where {lost}\n"
+             "  try        flow.cast(blob, flow.float32) first")  # fmt: skip
+    return emit(pair[1], blob, name=name, number=number, swapped=swapped)
 
 
 def _plain(value: Any) -> Any:

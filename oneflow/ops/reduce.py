@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from .._base.dtype import dtype
+from .._base.dtype import dtype, int8
 from .._base.jax import lax
-from .._base.refuse import shown
-from ..errors import ArgumentError
+from .._base.refuse import shown, warn
+from ..errors import ArgumentError, JobWarning
 from ..graph.node import INVALID_AXIS, Blob
 from ..graph.op import OpDef
 from ._arrays import (
@@ -138,11 +138,23 @@ def _reduce(
         fail(ArgumentError, what, f"keepdims must be True or False, got {shown(keepdims)}", (x,))
     if not axes and not no_axis:
         return x
+    if x.dtype is int8 and x.node.op.name.removeprefix("scalar_") in _COMPARISONS:
+        _tell_of_counts(what, made, math.prod(x.shape[axis] for axis in axes))
     y = emit(made, x, name=name, axes=axes, keepdims=bool(keepdims))
     y.is_dynamic = y.is_dynamic and len(axes) < x.ndim
     gone = axis_after_removing(axes, x.batch_axis)
     y.batch_axis = x.batch_axis if keepdims and gone >= 0 else gone
     return y
+
+
+_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and")
+
+
+def _tell_of_counts(what: str, made: OpDef, count: int) -> None:
+    """Warns where the ones of a comparison are counted in int8, as OneFlow does."""
+    if (made is _reduce_sum and count > np.iinfo(np.int8).max) or (made is _reduce_mean and count > 1):
+        lost = "a sum of more than 127 wraps around" if made is _reduce_sum else "a mean is 0 or 1"
+        warn(JobWarning, f"{what} of a comparison is int8, where {lost}\n  try        flow.cast(blob, flow.float32) first")
 
 
 def _single(y: Blob) -> Blob:

@@ -238,6 +238,8 @@ class Feeds:
             array = self._array(spec, arg)
             if array.shape != spec.shape:
                 hint = f"feed an array of shape {spec.shape}, or declare the placeholder for {array.shape}"
+                if not array.ndim:  # no placeholder is
+                    hint = "feed a list of one number: [number]" if spec.shape == (1,) else f"feed an array of shape {spec.shape}"
                 if self._shares and array.shape == spec.blob.shape:
                     hint = f"feed this process's part, of shape {spec.shape}, or leave config.feed_own_part out"
                 elif array.shape[1:] == spec.shape[1:] and array.ndim:

@@ -151,7 +151,7 @@ class Server:
         self._call(lambda: self._refresh)
 
     def __enter__(self) -> Server:
-        return self.start()
+        return self.start() if self._thread is None else self  # with Server(...).start() as server
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()

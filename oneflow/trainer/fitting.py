@@ -36,7 +36,7 @@ from .settings import Settings
 from .sources import source_of
 from .state import decoded, encoded
 from .steps import Steps
-from .tally import idle_metrics
+from .tally import idle_metrics, tell_of_idle_metrics
 
 _log = logging.getLogger("oneflow")
 
@@ -96,10 +96,11 @@ class Fit:
         )
 
     def _check_metrics(self) -> None:
-        """Refuses metrics that neither job has the inputs of."""
+        """Refuses metrics that neither job has the inputs of; without a validation they may be of a job that is tested later."""
+        tallies = [*self.steps.tallies, *([self.evaluation.tally] if self.evaluation is not None else [])]
         if self.evaluation is None:
-            return  # they may be of a job that is tested later
-        tallies = [*self.steps.tallies, self.evaluation.tally]
+            tell_of_idle_metrics(self.trainer.metrics, tallies)
+            return
         for name, metric in idle_metrics(self.trainer.metrics, tallies):
             known = sorted({n for tally in tallies for n in tally.known})
             rule = f"metric {name!r} is computed of {' and '.join(map(repr, metric.inputs))}, and no job has these"

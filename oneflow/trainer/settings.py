@@ -163,7 +163,8 @@ def _metrics(given: Any) -> dict[str, Metric]:
             refuse(ArgumentError, "two metrics have the same name", hint='give one of them a name: name="..."')
     wrong = [metric for metric in named.values() if not isinstance(metric, Metric)]
     if wrong:
-        refuse(ArgumentError, f"metrics must be of flow.metrics, got {shown(wrong[0])}")
+        hint = "flow.metrics.Accuracy() and others; flow.metrics.Function(f) for a function of your own"
+        refuse(ArgumentError, f"metrics must be of flow.metrics, got {shown(wrong[0])}", hint=hint)
     return named
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .._base.refuse import refuse
-from ..errors import ArgumentError
+from .._base.refuse import refuse, warn
+from ..errors import ArgumentError, JobWarning
 from ..job import JobFunction
 from ..metrics.base import Metric
 from .arguments import Arguments, Bound
@@ -125,6 +125,15 @@ class Tally:
 def idle_metrics(metrics: Mapping[str, Metric], tallies: Sequence[Tally]) -> list[tuple[str, Metric]]:
     """The metrics that none of some jobs has the inputs of, by name."""
     return [(name, metric) for name, metric in metrics.items() if not any(name in tally.metrics for tally in tallies)]
+
+
+def tell_of_idle_metrics(metrics: Mapping[str, Metric], tallies: Sequence[Tally]) -> None:
+    """Warns of metrics that a job has not the inputs of, the first of some, nor one of the others: names may be misspelled."""
+    for name, metric in idle_metrics(metrics, tallies):
+        job, needed = tallies[0], " and ".join(map(repr, metric.inputs))
+        warn(
+            JobWarning, f"metric {name!r} is not computed: job {job.job.name!r} has {', '.join(job.known)}, and it takes {needed}"
+        )
 
 
 def _taken(output: Output, value: Any) -> np.ndarray:

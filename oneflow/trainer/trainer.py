@@ -12,7 +12,8 @@ from .._base.jax import jax
 from .._base.refuse import refuse, shown, warn
 from ..callbacks.checkpoint import ModelCheckpoint
 from ..callbacks.preemption import Preemption
-from ..errors import ArgumentError, CheckpointNotFoundError, CheckpointWarning, JobWarning, ModeError
+from ..data.arrays import is_array
+from ..errors import ArgumentError, CheckpointNotFoundError, CheckpointWarning, ModeError
 from ..graph.graph import current_or_none
 from ..job import JobFunction
 from ..loggers.base import Logger
@@ -25,7 +26,7 @@ from .history import History
 from .hooks import Hooks, failure
 from .interrupt import Interrupt
 from .settings import Settings
-from .tally import Tally, idle_metrics
+from .tally import tell_of_idle_metrics
 
 Jobs = JobFunction[..., Any] | Sequence[JobFunction[..., Any]]
 
@@ -178,6 +179,12 @@ class Trainer(Settings):
         self.check_savers()
         jobs = _train_jobs(train_job)
         if val_job is not None:
+            if data is not None and is_array(val_job):
+                refuse(
+                    ArgumentError,
+                    f"val_job must be a job function, got {shown(val_job)}",
+                    hint="give arrays as one: fit(job, (x, y))",
+                )
             _check_job("val_job", val_job, train=False)
         elif val_data is not None:
             refuse(ArgumentError, "val_data was given, and no val_job", hint="fit(train_job, data, val_job, val_data)")
@@ -254,23 +261,13 @@ class Trainer(Settings):
         _check_job("job", job, train=False)
         self._load(ckpt_path)
         evaluation = Evaluation(job, data, limit=limit, what="data", prefix=prefix, metrics=self.metrics)
-        self._tell_of_idle_metrics(evaluation.tally)
+        tell_of_idle_metrics(self.metrics, [evaluation.tally, *(self._fit.steps.tallies if self._fit is not None else ())])
         stage, hooks = Stage(), Hooks(self.callbacks)
         self.num_evaluation_batches = evaluation.count
         with self._running(state, stage, hooks):
             found = evaluation.evaluate(stage, hooks, lambda: self.interrupt.came, self.count_evaluated)
             self._raise_interrupt()
         return found
-
-    def _tell_of_idle_metrics(self, tally: Tally) -> None:
-        """Warns of metrics that a test job has not the inputs of, nor a job that was trained: their names may be misspelled."""
-        tallies = [tally, *(self._fit.steps.tallies if self._fit is not None else ())]
-        for name, metric in idle_metrics(self.metrics, tallies):
-            warn(
-                JobWarning,
-                f"metric {name!r} is not computed: job {tally.job.name!r} has {', '.join(tally.known)}, "
-                f"and it takes {' and '.join(map(repr, metric.inputs))}",
-            )
 
     def save_checkpoint(
         self,

@@ -410,6 +410,26 @@ def test_arrays_for_devices_that_the_job_does_not_have():
     assert len(job([X])) == 1
 
 
+def test_a_number_for_an_input_of_one_element():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((1,))) -> tp.Numpy:
+        return x * 2.0
+
+    with pytest.raises(errors.FeedShapeError, match=r"(?s)got \(\).*try +feed a list of one number: \[number\]"):
+        job(3.0)
+    assert job([3.0]) == 6
+
+
+def test_tensor_methods_have_hints():
+    def body(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        for name, hint in (("backward", "minimize"), ("item", "return the Blob"), ("to", "placement"), ("add_", "x = x [+] 1")):
+            with pytest.raises(AttributeError, match=f"{name!r}: .*{hint}"):
+                getattr(x, name)
+        return x
+
+    flow.global_function()(body)(X)
+
+
 def test_sizes_that_are_given_one_by_one():
     def body(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
         return flow.reshape(x, 3, 2)

@@ -152,7 +152,6 @@ ROWS += [
     Row("** abs", lambda x: abs(x) ** 2, lambda x: x**2, [X]),
     Row("NumPy numbers", lambda x: np.float64(2) * x + np.int64(1) - np.array(0.5) + True, lambda x: 2 * x + 1.5, [X]),
     Row("NumPy number in front", lambda x: np.float32(3) - x, lambda x: 3 - x, [X]),
-    Row("fractions are cut on integers", lambda x: x * 0.5 + 1.9, lambda x: x * 0 + 1, [INTEGERS], dtypes=("int32",)),
 ]  # fmt: skip
 
 # --- comparisons

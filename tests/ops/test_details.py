@@ -13,7 +13,7 @@ from table import floats, forward, ints, trace
 import oneflow as flow
 import oneflow.typing as tp
 from oneflow._base.dist import parse_placement
-from oneflow.errors import ArgumentError, DtypeError, DuplicateNameError, ShapeError
+from oneflow.errors import ArgumentError, DtypeError, DuplicateNameError, JobWarning, ShapeError
 from oneflow.graph.graph import Graph, tracing
 from oneflow.graph.node import INVALID_AXIS, Scope
 from oneflow.ops.array import system_assign
@@ -262,3 +262,35 @@ def test_extremes_of_numbers_with_nans_are_nans(shape: tuple[int, ...], axis: in
     for given in (x, np.where(x > 1.9, np.nan, x), np.full_like(x, np.nan), np.where(x > 0, -np.inf, np.inf)):
         for found, expected in zip(extremes(given), (given.max(axis), given.min(axis)), strict=True):
             np.testing.assert_array_equal(found, np.reshape(expected, found.shape))
+
+
+# --- integers where a reader of the program expects fractions
+
+
+@pytest.mark.parametrize(
+    ("build", "told", "value"),
+    [
+        (lambda x: x * 0.5 + 2, "multiply of .* int32, where 0.5 counts as 0", 2),
+        (lambda x: 1.9 - x, "subtract of .* int32, where 1.9 counts as 1", -5),
+        (lambda x: x / 4.0, "divide of .* int32, where a quotient loses its fraction", 1),
+        (lambda x: flow.math.reduce_sum(x == 6), "reduce_sum of a comparison is int8, where a sum of more than 127 wraps", 44),
+        (lambda x: flow.math.reduce_mean(x > 7), "reduce_mean of a comparison is int8, where a mean is 0 or 1", 0),
+    ],
+)
+def test_lost_fractions_and_counts_are_told(build, told: str, value: int) -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((300,), flow.int32)) -> tp.Numpy:
+        return build(x)
+
+    with pytest.warns(JobWarning, match=f"(?s){told}.*try .*flow.cast") as caught:
+        found = job(np.full(300, 6, np.int32))
+    assert len(caught) == 1 and caught[0].filename == __file__ and (found == value).all()
+
+
+def test_whole_numbers_and_few_ones_are_not_told() -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((100,), flow.int32)) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+        return x * 2.0 + 1, x / 2, flow.math.reduce_sum(x == 6)
+
+    found = job(np.full(100, 6, np.int32))
+    assert [int(np.max(y)) for y in found] == [13, 3, 100]

@@ -613,6 +613,23 @@ def test_a_metric_that_a_test_does_not_compute_is_told(recwarn):
     assert str(told.message) == rule
 
 
+def test_a_metric_that_a_training_does_not_compute_is_told():
+    trainer = quiet(max_epochs=1, metrics=flow.metrics.Accuracy())
+    with pytest.warns(
+        flow.errors.JobWarning, match="metric 'accuracy' is not computed: job 'train' has labels, loss, x"
+    ) as caught:
+        trainer.fit(jobs.train_job(), jobs.data(20))
+    assert caught[0].filename == __file__
+
+
+def test_arguments_as_others_have_them_are_told_what_to_give():
+    x, labels = jobs.data(20)
+    with pytest.raises(ArgumentError, match=r"(?s)val_job must be a job function.*fit\(job, \(x, y\)\)"):
+        quiet(max_epochs=1).fit(jobs.train_job(), x, labels)
+    with pytest.raises(ArgumentError, match=r"(?s)metrics must be of flow.metrics, got 'accuracy'.*Accuracy\(\)"):
+        quiet(max_epochs=1, metrics="accuracy")
+
+
 def test_a_metric_of_the_training_is_not_missed_in_a_test(recwarn):
     @flow.global_function("train")
     def train(x: tp.Numpy.Placeholder((10, 4)), labels: tp.Numpy.Placeholder((10,), dtype=flow.int32)) -> dict[str, tp.Numpy]:

@@ -95,8 +95,8 @@ def _triplet(ctx: Emitter) -> str:
     anchor, positive, negative = ctx.inputs()
     p = ctx.attrs["p"]
 
-    def distance(other: str) -> str:
-        x = ctx.emit("Add", ctx.emit("Sub", anchor, other), ctx.like(ctx.attrs["eps"]))
+    def distance(one: str, other: str) -> str:
+        x = ctx.emit("Add", ctx.emit("Sub", one, other), ctx.like(ctx.attrs["eps"]))
         if p == 2:
             return ctx.reduce("ReduceL2", x, [1], False)
         x = ctx.emit("Abs", x)
@@ -105,7 +105,10 @@ def _triplet(ctx: Emitter) -> str:
         total = ctx.reduce("ReduceSum", ctx.emit("Pow", x, ctx.like(p)), [1], False)
         return ctx.emit("Pow", total, ctx.like(1 / p))
 
-    apart = ctx.emit("Add", ctx.emit("Sub", distance(positive), distance(negative)), ctx.like(ctx.attrs["margin"]))
+    far = distance(anchor, negative)
+    if ctx.attrs["swap"]:
+        far = ctx.emit("Min", far, distance(positive, negative))
+    apart = ctx.emit("Add", ctx.emit("Sub", distance(anchor, positive), far), ctx.like(ctx.attrs["margin"]))
     return ctx.emit("Max", apart, ctx.like(0))
 
 

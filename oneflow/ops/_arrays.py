@@ -198,7 +198,7 @@ def _with_nans(found: Array, x: Array, axes: tuple[int, ...]) -> Array:
         return found
 
     def marks(x: Array) -> Array:
-        return lax.reduce_sum(select(lax.ne(x, x), x, full(0, x)), axes)
+        return lax.reduce_sum(where_else_zero(lax.ne(x, x), x), axes)
 
     marked = lax.platform_dependent(lax.stop_gradient(x), cpu=marks, default=lambda x: lax.full_like(found, 0))
     return select(lax.ne(marked, marked), marked, found)

@@ -414,7 +414,7 @@ def _comparison(name: str, compute: Callable[[Array, Array], Array]) -> _Pair:
     return both, op(f"scalar_{name}", nondifferentiable=True, batch_inputs=(0,), channels_last=as_is)(define_scalar)
 
 
-_COMPARISONS = {
+COMPARISONS = {
     "equal": _comparison("equal", lambda x, y: lax.eq(x, y)),
     "not_equal": _comparison("not_equal", lambda x, y: lax.ne(x, y)),
     "less": _comparison("less", lambda x, y: lax.lt(x, y)),
@@ -432,13 +432,13 @@ def _compare(kind: str, x: Any, y: Any, name: str | None) -> Blob:
     if isinstance(x, Blob) and isinstance(y, Blob):
         if x.dtype is not y.dtype:
             want.same_dtype(what, (x, y))
-        return emit(_COMPARISONS[kind][0], x, y, name=name)
+        return emit(COMPARISONS[kind][0], x, y, name=name)
     if isinstance(y, Blob):
         x, y, kind = y, x, _MIRRORED.get(kind, kind)
     if not isinstance(x, Blob) or not is_number(y):
         _refuse(what, x, y)
     number, constant = _threshold(kind, y, x)
-    return emit(_COMPARISONS[kind][1], x, name=name, number=number, constant=constant)
+    return emit(COMPARISONS[kind][1], x, name=name, number=number, constant=constant)
 
 
 def _threshold(kind: str, number: Any, blob: Blob) -> tuple[Number, bool | None]:

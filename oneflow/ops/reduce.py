@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.dtype import dtype, int8
+from .._base.dtype import dtype
 from .._base.jax import lax
 from .._base.refuse import shown, warn
 from ..errors import ArgumentError, JobWarning
@@ -28,6 +28,7 @@ from ._arrays import (
     select,
 )
 from ._emit import emit, fail, op, want
+from .binary import COMPARISONS
 
 Axis = int | Sequence[int] | None
 
@@ -138,16 +139,13 @@ def _reduce(
         fail(ArgumentError, what, f"keepdims must be True or False, got {shown(keepdims)}", (x,))
     if not axes and not no_axis:
         return x
-    if x.dtype is int8 and x.node.op.name.removeprefix("scalar_") in _COMPARISONS:
+    if x.node.op.name.removeprefix("scalar_") in COMPARISONS:
         _tell_of_counts(what, made, math.prod(x.shape[axis] for axis in axes))
     y = emit(made, x, name=name, axes=axes, keepdims=bool(keepdims))
     y.is_dynamic = y.is_dynamic and len(axes) < x.ndim
     gone = axis_after_removing(axes, x.batch_axis)
     y.batch_axis = x.batch_axis if keepdims and gone >= 0 else gone
     return y
-
-
-_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and")
 
 
 def _tell_of_counts(what: str, made: OpDef, count: int) -> None:

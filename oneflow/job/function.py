@@ -31,6 +31,7 @@ from .dead_layers import warn_of_dead_layers
 from .declaration import Declaration
 from .describing import build_lines, contents, misfit
 from .prepared import Prepared
+from .untrained import warn_of_untrained_weights
 
 if TYPE_CHECKING:
     from .._reports.placement import PlacementReport
@@ -378,6 +379,7 @@ class JobFunction(Prepared, Generic[P, R_co]):
     def _prepared(self, built: BuiltJob, arrays: tuple[Any, ...], submits: bool) -> Call:
         """A function that makes a call, after everything that it needs has been compiled."""
         meter = self._meter if self.is_measured else None
+        warn_of_untrained_weights(built.graph, self._session)
         if built.pipeline is not None:
             call = built.caller(submits=submits, meter=meter)
             self._keep(call, submits)

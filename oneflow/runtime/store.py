@@ -154,6 +154,11 @@ class Store:
                 cell.value = value
                 cell.drawn = weakref.ref(cell.value), self.seed
 
+    @staticmethod
+    def is_as_drawn(cell: Cell) -> bool:
+        """Whether nobody has changed a variable since its initializer drew it, or is to draw it."""
+        return cell.value is None or (cell.drawn is not None and cell.drawn[0]() is cell.value)
+
     def redrawing(self, cell: Cell) -> Callable[[], Any] | None:
         """Where a cell still has the value that its initializer drew: the function that makes an equal array. Otherwise None."""
         variable, storage, drawn = cell.variable, cell.storage, cell.drawn

@@ -1,0 +1,32 @@
+"""Finds weights that only predict jobs have and nobody has loaded, where others were trained: a name is misspelled."""
+
+from __future__ import annotations
+
+from .._base.refuse import closest, warn
+from ..errors import JobWarning
+from ..graph.graph import Graph
+from ..runtime.session import Session
+
+
+def warn_of_untrained_weights(graph: Graph, session: Session) -> None:
+    """Warns, once per predict job, of weights that no train job has and nobody has set, if the session has others."""
+    if graph.train or "untrained weights" in graph.warned:
+        return
+    graph.warned.add("untrained weights")
+    cells = list(session.store.cells.items())
+    weights = {name: cell for name, cell in cells if cell.variable is not None and cell.variable.role == "parameter"}
+    learned = [name for name, cell in weights.items() if not session.store.is_as_drawn(cell)]
+    trained = {name for job in list(session.jobs.values()) if job.train for name in job.variable_names}
+    known = {*learned, *trained}
+    untrained = [v for v in graph.variables.values() if v.name in weights and v.name not in known and len(v.shape) > 1]
+    if not untrained or not learned:
+        return
+    shown = ", ".join(v.name for v in untrained[:6]) + (", ..." if len(untrained) > 6 else "")
+    near = closest(untrained[0].name, learned, count=1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    warn(
+        JobWarning,
+        f"predict job {graph.name!r} computes with new weights: no train job has {shown}, and nothing was loaded there\n"
+        f"  made at    {untrained[0].source}   {untrained[0].source.text}\n"
+        f"  try        {meant}Jobs share weights by name, which layers have from name=... and flow.scope.namespace",
+    )

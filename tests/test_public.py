@@ -124,6 +124,14 @@ def test_names_of_others_lead_to_ours() -> None:
     assert suggestions("oneflow.nn", "SiLU") == ["flow.nn.swish"]
 
 
+@pytest.mark.parametrize(
+    ("module", "name", "hint"), [(flow.nn, "LSTM", "a loop over steps"), (flow, "no_grad", 'type "predict"')]
+)  # fmt: skip
+def test_names_that_nothing_of_ours_stands_for_say_what_to_do(module: ModuleType, name: str, hint: str) -> None:
+    with pytest.raises(AttributeError, match=hint):
+        getattr(module, name)
+
+
 def test_asking_for_a_missing_name_imports_nothing() -> None:
     code = "import sys, oneflow as flow; hasattr(flow.data, 'readr'); hasattr(flow, 'sumx'); print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

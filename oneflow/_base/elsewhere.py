@@ -88,3 +88,11 @@ _BY_OURS = {
 }  # fmt: skip
 # by their letters alone: the spelling of ``refuse.plain_spelling``
 ELSEWHERE = {theirs.replace("_", "").lower(): ours for ours, some in _BY_OURS.items() for theirs in some.split()}
+_STEPS = 'a recurrent layer is a loop over steps in the job\'s body: docs/guide.md has one under "Weights of your own"'
+_PREDICT = 'jobs of type "predict" have no gradients'
+# Names that no single name of ours stands for, in the same spelling, with what to do instead.
+WITHOUT_EQUIVALENT = {
+    **dict.fromkeys(("lstm", "gru", "rnn", "lstmcell", "grucell", "simplernn"), _STEPS),
+    **dict.fromkeys(("nograd", "inferencemode", "enablegrad"), _PREDICT),
+    "multiheadattention": "attention is written as its products and softmax, as in examples/models/gpt.py",
+}

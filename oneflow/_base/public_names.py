@@ -11,7 +11,7 @@ import sys
 from types import ModuleType
 from typing import Any, NoReturn
 
-from .elsewhere import ELSEWHERE
+from .elsewhere import ELSEWHERE, WITHOUT_EQUIVALENT
 from .refuse import closest, plain_spelling
 
 
@@ -54,8 +54,9 @@ def missing(module: str, name: str) -> NoReturn:
     """Raises the AttributeError for a name that a public module does not have."""
     if name.startswith("_"):
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    near = suggestions(module, name)
-    why = f"did you mean {', '.join(near)}?" if near else ""
+    why = WITHOUT_EQUIVALENT.get(plain_spelling(name), "")
+    if not why and (near := suggestions(module, name)):
+        why = f"did you mean {', '.join(near)}?"
     raise AttributeError(f"module {module!r} has no attribute {name!r}" + (f"; {why}" if why else ""), name=name)
 
 

@@ -434,7 +434,8 @@ class Blob:
     def __bool__(self) -> NoReturn:
         self._refuse(
             "the truth of a Blob is not known yet",
-            "choose by value with flow.where(condition, x, y); to ask whether a Python variable is set, write `x is None`",
+            "choose by value with flow.where(condition, x, y), and leave loops that end by value to the job's caller; "
+            "to ask whether a Python variable is set, write `x is None`",
         )
 
     def __iter__(self) -> NoReturn:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .._base.refuse import warn
 from .._variables import initializers
-from ..errors import ShapeError
+from ..errors import JobWarning, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
 from ..ops import norm as normalization
@@ -38,6 +39,10 @@ def _normalized(
     trainable = trainable is None or want.flag(what, "trainable", trainable, (inputs,))
     if 0 in inputs.shape:
         fail(ShapeError, what, "there is nothing to normalize: an axis has size 0", (inputs,))
+    channels = _channels_of_convolution(inputs)
+    if channels not in (None, axis):
+        rule = f"{what} normalizes each index of axis {axis}, where the convolution before it has its channels on axis {channels}"
+        warn(JobWarning, f"{rule}\n  try        axis={channels}")
 
     def variable(kind: str, default: Initializer, is_trainable: bool) -> Blob:
         shape, dtype = (inputs.shape[axis],), normalization.parameter_dtype(inputs)
@@ -52,6 +57,18 @@ def _normalized(
         inputs, gamma, beta, moving_mean, moving_variance, axis=axis, epsilon=epsilon, momentum=momentum,
         training=bool(training and trainable and current().train), name=name,
     )  # fmt: skip
+
+
+def _channels_of_convolution(blob: Blob) -> int | None:
+    """The axis of the channels, where a convolution made the Blob, with a bias or an activation behind it."""
+    node = blob.node
+    for _ in range(3):
+        if "x_spec" in node.attrs:
+            return int(node.attrs["x_spec"].index("C"))
+        if not node.inputs or node.inputs[0].shape != blob.shape:
+            return None
+        node = node.inputs[0].node
+    return None
 
 
 # The three functions have OneFlow's parameters, which are written out in each: ``help`` and type checkers read them there.

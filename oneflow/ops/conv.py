@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import lax
-from .._base.refuse import shown
-from ..errors import ArgumentError, ShapeError
+from .._base.refuse import shown, warn
+from ..errors import ArgumentError, JobWarning, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, is_half, label
 from ._emit import emit, fail, op, want
@@ -84,6 +84,9 @@ def convolve(
         rule = f"filters.shape[{1 if weight_first else n + 1}] must be input channels / groups = {channels} / {groups}, got {fan}"
         hint = f"filters are laid out as {spec(n, 'O', 'I', weight_first)} when data_format is {shown(data_format)}"
         fail(ShapeError, what, rule, (x, w), hint)
+    if channels_first and n == 2 and x.shape[1] == x.shape[2] >= 16 and x.shape[3] in (1, 3):
+        rule = f"{what}: input {x.shape} is (N, C, H, W) here, and looks like images whose channels come last, (N, H, W, C)"
+        warn(JobWarning, f'{rule}\n  try        data_format="NHWC", or flow.transpose(images, [0, 3, 1, 2]) first')
     must_fit(what, x, channels_first, pads, spatial(w.shape, weight_first), stride, dilation)
     return emit(
         _CONV[n], x, w, name=name, strides=stride, padding=pads, dilations=dilation, groups=groups,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from oneflow.errors import ArgumentError, DuplicateNameError
+from oneflow.errors import ArgumentError, DuplicateNameError, JobWarning
 from oneflow.ops.module import find_or_create_module
 
 torch = pytest.importorskip("torch")
@@ -431,3 +432,26 @@ def test_embedding_begins_at_random_and_is_numbered() -> None:
             return flow.layers.embedding(ids, 100, 50)
 
         wrong(np.zeros(4, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("data_format", "axis", "meant"), [("NCHW", -1, 1), ("NCHW", 1, None), ("NHWC", -1, None), ("NHWC", 1, 3)]
+)  # fmt: skip
+def test_batch_normalization_of_another_axis_than_the_convolutions_channels_is_told(
+    data_format: str, axis: int, meant: int | None
+) -> None:
+    def body(x: Any) -> Any:
+        h = flow.layers.conv2d(x, 4, 3, padding="SAME", data_format=data_format, activation=flow.nn.relu)
+        return flow.layers.batch_normalization(h, axis)
+
+    with warnings.catch_warnings(record=True, action="always") as told:
+        shapes_of(body, (2, 5, 5, 5))
+    hints = [str(w.message) for w in told if issubclass(w.category, JobWarning) and "batch_normalization" in str(w.message)]
+    assert hints == [] if meant is None else len(hints) == 1 and hints[0].endswith(f"try        axis={meant}")
+
+
+@pytest.mark.parametrize(("shape", "told"), [((2, 28, 28, 1), True), ((2, 1, 28, 28), False), ((2, 28, 28, 28), False)])
+def test_a_convolution_of_images_that_look_channels_last_is_told(shape: tuple[int, ...], told: bool) -> None:
+    with warnings.catch_warnings(record=True, action="always") as seen:
+        shapes_of(lambda x: flow.layers.conv2d(x, 4, 3, padding="SAME"), shape)
+    assert any("looks like images whose channels come last" in str(w.message) for w in seen) is told

@@ -10,7 +10,7 @@ import reprlib
 import sys
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from ..errors import OneFlowError
@@ -52,12 +52,23 @@ def shown(value: Any) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """Names in a message."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 # where threads begin: no line of the user's
 _THREADS = {threading.__file__, os.path.join(os.path.dirname(threading.__file__), "concurrent", "futures", "thread.py")}
 
 
 def refuse(
-    error: type[OneFlowError], rule: str, *, found: Iterable[tuple[str, str]] = (), hint: str = "", source: Source | None = None
+    error: type[OneFlowError],
+    rule: str,
+    *,
+    found: Iterable[tuple[str, str]] = (),
+    hint: str = "",
+    source: Source | None = None,
+    cause: BaseException | None = None,
 ) -> NoReturn:
     """Raises ``error``.
 
@@ -67,6 +78,7 @@ def refuse(
       found: rows of (label, text).
       hint: what to do instead.
       source: the user's line; by default the calling one, if there is one.
+      cause: what the error comes of.
     """
     line = source or caller()
     rows = [rule, *(f"  {label:<9}  {text}" for label, text in found)]
@@ -74,7 +86,10 @@ def refuse(
         rows.append(f"  your line  {line}   {line.text}".rstrip())
     if hint:
         rows.append(f"  try        {hint}")
-    raise error("\n".join(rows))
+    made = error("\n".join(rows))
+    if cause is not None:
+        raise made from cause
+    raise made
 
 
 def plain_spelling(name: str) -> str:

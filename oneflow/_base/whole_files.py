@@ -33,8 +33,5 @@ def replacing(what: str, path: Path) -> Iterator[Path]:
             staged.unlink()
     if problem is not None:
         reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
-        try:
-            hint = "" if path.parent.is_dir() else f"create the directory {str(path.parent)!r} first"
-            refuse(ExportError, f"{what}: {str(path)!r} cannot be written: {reason}", hint=hint)
-        except ExportError as refusal:
-            raise refusal from problem
+        hint = "" if path.parent.is_dir() else f"create the directory {str(path.parent)!r} first"
+        refuse(ExportError, f"{what}: {str(path)!r} cannot be written: {reason}", hint=hint, cause=problem)

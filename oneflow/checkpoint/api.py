@@ -11,7 +11,7 @@ import numpy as np
 
 from .._base import check
 from .._base.frames import shows_user_frames
-from .._base.refuse import closest, refuse, shown
+from .._base.refuse import closest, listed, refuse, shown
 from ..compiler.analysis import STEP_PREFIX
 from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError
 from ..graph.graph import Variable
@@ -33,7 +33,7 @@ from .loading import (
     warn_of_unknown,
 )
 from .safetensors import Rename
-from .saving import PendingSave, all_or_none, check_metadata, finish_earlier, listed, own_team
+from .saving import PendingSave, all_or_none, check_metadata, finish_earlier, own_team
 from .session import own_session
 
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
+from .._base.refuse import refuse
 from .._base.threads import on_threads
 from ..errors import CheckpointError, CheckpointExistsError
 from ..runtime.process import process
@@ -269,11 +270,6 @@ class Save:
             raise CheckpointError(f"{rule}\n  found      {type(error).__name__}: {error}") from error
 
 
-def is_staging(name: str) -> bool:
-    """Whether a directory of this name is a save that did not finish, or has not yet."""
-    return hidden.is_hidden(name)
-
-
 def make_root(path: str) -> None:
     """Makes a directory for checkpoints, with its parents. Raises CheckpointError where a file is in the way."""
     try:
@@ -337,10 +333,7 @@ def _refuse_occupied(shown: str, target: str) -> NoReturn:
 
 def _refuse_disk(shown: str, error: OSError) -> NoReturn:
     rule = f"cannot save to {shown!r}: {error.strerror or error}; nothing was changed"
-    try:
-        complain(CheckpointError, rule, full_path=os.path.abspath(shown))
-    except CheckpointError as refusal:
-        raise refusal from error
+    refuse(CheckpointError, rule, found=[("full path", os.path.abspath(shown))], cause=error)
 
 
 def _make_parents(directory: str) -> None:

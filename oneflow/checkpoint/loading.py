@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._base.refuse import closest, shown, warn
+from .._base.refuse import closest, listed, shown, warn
 from .._base.threads import most_threads, on_threads
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import Variable
@@ -26,7 +26,7 @@ from .format import Checkpoint, FileValue, Share
 from .handles import VariableHandle
 from .layout import EXTRA, complain, describe
 from .safetensors import StoredTensor
-from .saving import all_or_none, listed, own_team
+from .saving import all_or_none, own_team
 from .team import together
 
 _log = logging.getLogger("oneflow")

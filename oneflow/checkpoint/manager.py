@@ -118,7 +118,7 @@ class CheckpointManager:
             kind = CheckpointNotFoundError if isinstance(error, FileNotFoundError) else CheckpointError
             rule = f"the directory of a CheckpointManager, {self._directory!r}, cannot be read: {error.strerror}"
             complain(kind, rule, full_path=os.path.abspath(self._directory))
-        return [name for name in found if name.startswith(self._prefix) and not atomic.is_staging(name)]
+        return [name for name in found if name.startswith(self._prefix) and not hidden.is_hidden(name)]
 
     def latest(self) -> str | None:
         """The name of the newest, the last one of ``all()``; None where there is none."""
@@ -337,7 +337,7 @@ class SimpleCheckPointManager:
 
 def _is_name(name: str) -> bool:
     """Whether a name can be that of a checkpoint below the directory, or the beginning of one."""
-    if os.path.basename(name) != name or name in ("", ".", "..") or atomic.is_staging(name):
+    if os.path.basename(name) != name or name in ("", ".", "..") or hidden.is_hidden(name):
         return False
     return not check.path(name)[1]
 

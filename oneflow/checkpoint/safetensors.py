@@ -11,17 +11,17 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from .._base import check
 from .._base import dtype as dtypes
 from .._base.dtype import dtype as Dtype
 from .._base.extras import need
 from .._base.files import check_replaceable, open_regular
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, CheckpointError, CheckpointExistsError, CheckpointNotFoundError
+from .layout import as_path
 
 Path = str | os.PathLike[str]
 Rename = Mapping[str, str] | Callable[[str], str | None]
@@ -36,7 +36,7 @@ _DTYPES: Mapping[str, Dtype] = {
 
 def is_one(path: Path) -> bool:
     """Whether a path is that of a safetensors file: by its suffix, whether or not one exists; or by how the file begins."""
-    text = _as_path(path)
+    text = as_path(path)
     return not os.path.isdir(text) and (text.endswith(_SUFFIX) or _begins_as_one(text))
 
 
@@ -62,7 +62,7 @@ def write(path: Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any
       CheckpointExistsError: the path exists, and ``replace`` is False; or it is a directory.
       CheckpointError: a name or dtype that the format has no place for, or the disk refused.
     """
-    text = _as_path(path)
+    text = as_path(path)
     refuse_occupied(text, replace=replace)
     for name, array in arrays.items():
         _check(name, array)
@@ -84,16 +84,17 @@ def write(path: Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any
             os.remove(staged)
         if isinstance(error, CheckpointError) or not isinstance(error, Exception):
             raise
-        _refuse(f"cannot save to {text!r}: {_reason(error)}; nothing was changed", error)
+        refuse(CheckpointError, f"cannot save to {text!r}: {_reason(error)}; nothing was changed", cause=error)
 
 
 def refuse_occupied(path: Path, *, replace: bool = False) -> None:
     """Raises what ``write`` would raise for a path that is taken, before any value is read."""
-    text = _as_path(path)
+    text = as_path(path)
     if os.path.isdir(text) or (os.path.lexists(text) and not replace):
         kind = "is a directory" if os.path.isdir(text) else "exists already"
-        refuse(CheckpointExistsError, f"cannot save to {text!r}: it {kind}; a save never overwrites",
-               found=[("full path", os.path.abspath(text))], hint=f"remove {text!r} first, or choose another path")  # fmt: skip
+        refuse(CheckpointExistsError, f"cannot save to {text!r}: it {kind}",
+               found=[("full path", os.path.abspath(text))],
+               hint=f"remove {text!r} first, or choose another path; overwrite=True replaces a file")  # fmt: skip
 
 
 def _check(name: object, array: np.ndarray) -> None:
@@ -150,7 +151,7 @@ class File(Mapping[str, StoredTensor]):
     """
 
     def __init__(self, path: Path):
-        self.path = _as_path(path)
+        self.path = as_path(path)
         try:
             open_regular(self.path).close()  # the library waits for FIFOs
         except OSError as error:
@@ -182,7 +183,7 @@ class File(Mapping[str, StoredTensor]):
             try:
                 return np.asarray(file.get_tensor(name))
             except Exception as error:
-                _refuse(f"{name!r} cannot be read from {self.path!r}: {_reason(error)}", error)
+                refuse(CheckpointError, f"{name!r} cannot be read from {self.path!r}: {_reason(error)}", cause=error)
 
     def _tensor(self, name: str, found: Any) -> StoredTensor:
         kind = _DTYPES.get(found.get_dtype())
@@ -196,13 +197,13 @@ class File(Mapping[str, StoredTensor]):
         try:
             return library.safe_open(self.path, framework="np")
         except Exception as error:
-            _refuse(f"{self.path!r} is not a safetensors file, or is damaged: {_reason(error)}", error)
+            refuse(CheckpointError, f"{self.path!r} is not a safetensors file, or is damaged: {_reason(error)}", cause=error)
 
     def _header(self) -> dict[str, Any]:
         try:
             value = json.loads(self.metadata.get(_METADATA, "{}"))
         except (ValueError, RecursionError) as error:
-            _refuse(f"the metadata of {self.path!r} are not JSON: {error}", error)
+            refuse(CheckpointError, f"the metadata of {self.path!r} are not JSON: {error}", cause=error)
         if not isinstance(value, dict) or value.get("format", 1) != 1:
             refuse(CheckpointError, f"the metadata of {self.path!r} have a format that this version does not know",
                    found=[("expected", "format 1"), ("found", shown(value))])  # fmt: skip
@@ -242,23 +243,9 @@ def renamed(values: Mapping[str, Any], rename: Rename) -> dict[str, Any]:
     return made
 
 
-def _as_path(path: Path) -> str:
-    text, problem = check.path(path)
-    if problem:
-        refuse(ArgumentError, f"a checkpoint's path {problem}")
-    return text
-
-
 def _described(shape: tuple[int, ...], element: object) -> str:
     return f"{element}[{', '.join(map(str, shape))}]"
 
 
 def _reason(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
-
-
-def _refuse(rule: str, error: BaseException) -> NoReturn:
-    try:
-        refuse(CheckpointError, rule)
-    except CheckpointError as refusal:
-        raise refusal from error

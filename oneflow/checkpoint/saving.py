@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base.refuse import listed
 from ..errors import ArgumentError, OneFlowError
 from ..graph.graph import Variable
 from ..runtime import environment, processes
@@ -247,11 +248,6 @@ def all_or_none(readers: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
     for only in errors.values():
         raise only
     return values
-
-
-def listed(names: list[str], most: int = 20) -> str:
-    """Names in a message."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def check_metadata(value: Any, name: str = "metadata") -> dict[str, Any]:

@@ -132,11 +132,6 @@ def init_bootstrap_confs(*val: Any, **kargs: Any) -> bool | None:
     return machine(*val)
 
 
-def reset_environment() -> None:
-    """As a new process would find it. For tests."""
-    Environment.reset()
-
-
 def needs_environment(what: str) -> None:
     """Raises ModeError before the environment was initialised."""
     if not Environment.frozen:

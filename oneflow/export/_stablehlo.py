@@ -102,11 +102,8 @@ def _refuse_sizes(what: str, model: ExportedJob, error: Exception) -> NoReturn:
     """Refuses a job that JAX cannot lower, most likely because a size has to be a number."""
     found = [("because", (str(error) or type(error).__name__).splitlines()[0])]
     found += [("open", f"{name} (declared {size})") for name, size in model.sizes.declared.items()]
-    try:
-        refuse(ExportError, f"{what}: JAX cannot export job {model.name!r}", found=found,
-               hint="fixed sizes: dynamic_axes={}" if model.sizes.declared else "")  # fmt: skip
-    except ExportError as refusal:
-        raise refusal from error
+    refuse(ExportError, f"{what}: JAX cannot export job {model.name!r}", found=found, cause=error,
+           hint="fixed sizes: dynamic_axes={}" if model.sizes.declared else "")  # fmt: skip
 
 
 def _platforms(what: str, given: Any) -> list[str]:
@@ -214,11 +211,8 @@ class ExportedFunction:
         except (ValueError, ExportError) as error:  # JAX could not compile it for these sizes
             problem = error
         shapes = ", ".join(f"{spec.name} of shape {array.shape}" for spec, array in zip(self.inputs, arrays, strict=True))
-        try:
-            refuse(FeedShapeError, f"the model {self.name!r} does not work for {shapes}",
-                   found=[("because", str(problem).splitlines()[0])])  # fmt: skip
-        except FeedShapeError as refusal:
-            raise refusal from problem
+        refuse(FeedShapeError, f"the model {self.name!r} does not work for {shapes}", cause=problem,
+               found=[("because", str(problem).splitlines()[0])])  # fmt: skip
 
     def compile(self, sizes: Mapping[str, int]) -> Callable[..., list[Any]]:
         """Compiles the model ahead of time.
@@ -340,11 +334,8 @@ class ExportedFunction:
 
 def _refuse_compilation(name: str, sizes: Mapping[str, int], error: Exception) -> NoReturn:
     at = f" for {', '.join(f'{n} = {v}' for n, v in sizes.items())}" if sizes else ""
-    try:
-        refuse(ExportError, f"the model {name!r} cannot be compiled{at}",
-               found=[("because", (str(error) or type(error).__name__).splitlines()[0])])  # fmt: skip
-    except ExportError as refusal:
-        raise refusal from error
+    refuse(ExportError, f"the model {name!r} cannot be compiled{at}", cause=error,
+           found=[("because", (str(error) or type(error).__name__).splitlines()[0])])  # fmt: skip
 
 
 def _listed(shape: Sequence[int | str]) -> str:
@@ -407,11 +398,8 @@ def load(path: str | os.PathLike[str]) -> ExportedFunction:
 
 
 def _refuse_file(what: str, file: Path, error: Exception) -> NoReturn:
-    try:
-        refuse(ExportError, f"{what}: {str(file)!r} is not a file that flow.export.stablehlo wrote, or one of a newer JAX",
-               found=[("because", (str(error) or type(error).__name__).splitlines()[0])])  # fmt: skip
-    except ExportError as refusal:
-        raise refusal from error
+    refuse(ExportError, f"{what}: {str(file)!r} is not a file that flow.export.stablehlo wrote, or one of a newer JAX",
+           found=[("because", (str(error) or type(error).__name__).splitlines()[0])], cause=error)  # fmt: skip
 
 
 def _read_weights(what: str, file: Path, exported: Any) -> dict[str, np.ndarray]:

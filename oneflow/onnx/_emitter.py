@@ -214,9 +214,6 @@ class Emitter:
         read = self._find(self.node.inputs[i]).read
         return None if read is None else read()
 
-    def is_static(self, i: int) -> bool:
-        return self._find(self.node.inputs[i]).read is not None
-
     def input(self, i: int, perm: Perm | None = None) -> str:
         """The tensor that holds an input, with its axes in the given order."""
         return self.tensor(self.node.inputs[i], perm)

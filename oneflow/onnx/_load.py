@@ -295,7 +295,7 @@ class _Reading:
     def _refuse(self, node: Any, error: Exception) -> NoReturn:
         name = node.name or (node.output[0] if node.output else "")
         why = "" if isinstance(error, NotRead) else f"{type(error).__name__}: "
-        _refuse_because(f"{self.model.path!r} cannot be read: {node.op_type} {name!r}: {why}{_reason(error)}", error)
+        refuse(ExportError, f"{self.model.path!r} cannot be read: {node.op_type} {name!r}: {why}{_reason(error)}", cause=error)
 
     # --- values as Blobs
 
@@ -374,15 +374,8 @@ def load(path: str | os.PathLike[str]) -> OnnxModel:
     if isinstance(problem, OSError):
         missing = isinstance(problem, FileNotFoundError) and not os.path.islink(text)
         rule = f"{what}: there is no file {text!r}" if missing else f"{what}: {text!r} cannot be read: {problem.strerror}"
-    _refuse_because(rule, problem)
+    refuse(ExportError, rule, cause=problem)
 
 
 def _reason(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
-
-
-def _refuse_because(rule: str, error: Exception) -> NoReturn:
-    try:
-        refuse(ExportError, rule)
-    except ExportError as refusal:
-        raise refusal from error

@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from .. import checkpoint
 from .._base import check
@@ -74,7 +74,7 @@ def save(model: Any, jobs: Sequence[tuple[Graph, Sequence[Blob]]], target: str, 
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     if problem is not None:
-        _refuse(f"the saved model {target!r} cannot be written: {problem.strerror or problem}", problem)
+        refuse(SavedModelError, f"the saved model {target!r} cannot be written: {problem.strerror or problem}", cause=problem)
 
 
 def _as_oneflow_reads(model: Any) -> Any:
@@ -199,6 +199,7 @@ class SavedVersion:
         if not index.exists():
             return None
         what = f"saved model {str(self.path)!r}: its compiled form"
+        hint = f"remove {str(self.path / _COMPILED)!r}; then it is made again"
         try:
             entry = json.loads(index.read_text(encoding="utf-8")).get(_key(graph, signature))
             if entry is None:
@@ -207,12 +208,12 @@ class SavedVersion:
             names = [tuple(map(str, entry[key])) for key in ("inputs", "outputs")]
             data = (self.path / _COMPILED / os.path.basename(file)).read_bytes()
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            _refuse(f"{what} cannot be read: {error}", error, f"remove {str(self.path / _COMPILED)!r}; then it is made again")
+            refuse(SavedModelError, f"{what} cannot be read: {error}", hint=hint, cause=error)
         if ops != _digest(self.proto.graphs[graph], signature):
             warn(JobWarning, f"{what} was made from other ops and is not used; the ops are traced")
             return None
         if hashlib.sha256(data).hexdigest() != digest:
-            _refuse(f"{what} is damaged", None, f"remove {str(self.path / _COMPILED)!r}; then it is made again")
+            refuse(SavedModelError, f"{what} is damaged", hint=hint)
         try:
             exported = importlib.import_module("jax.export").deserialize(bytearray(data))
         except Exception as error:  # of another JAX, say
@@ -231,7 +232,7 @@ def versions(path: Any) -> dict[int, Path]:
         with os.scandir(text) as entries:
             names = [e.name for e in entries if e.is_dir() and e.name.isascii() and e.name.isdecimal() and len(e.name) < 20]
     except OSError as error:
-        _refuse(f"there is no saved model at {text!r}: {error.strerror}", error)
+        refuse(SavedModelError, f"there is no saved model at {text!r}: {error.strerror}", cause=error)
     return {int(name): Path(text, name) for name in names}
 
 
@@ -270,7 +271,7 @@ def _meta(path: Path, basename: str) -> Any:
                 refuse(SavedModelError, f"{str(file)!r} is not a saved model: {lacking[0]} is missing or damaged")
             return model
         reason = (str(problem) or type(problem).__name__).splitlines()[0]
-        _refuse(f"{str(file)!r} is not a saved model: {reason}", problem)
+        refuse(SavedModelError, f"{str(file)!r} is not a saved model: {reason}", cause=problem)
     refuse(SavedModelError, f"{str(path)!r} is not a saved model: it has neither {basename}.pb nor {basename}.prototxt")
 
 
@@ -296,10 +297,3 @@ def _candidates(path: Path, basename: str) -> Iterator[tuple[Path, Any]]:
         path / f"{basename}.prototxt",
         lambda file, model, text: text.Parse(file.read_text(encoding="utf-8"), model, allow_unknown_field=True),
     )
-
-
-def _refuse(rule: str, cause: Exception | None, hint: str = "") -> NoReturn:
-    try:
-        refuse(SavedModelError, rule, hint=hint)
-    except SavedModelError as refusal:
-        raise refusal from cause

@@ -184,10 +184,7 @@ def _model(graph: Graph, *, is_open: bool) -> ExportedJob:
 def _refuse(what: str, rule: str, cause: Exception | None) -> NoReturn:
     rows = str(cause).splitlines()
     found = [("because", rows[0]), *(("", row.strip()) for row in rows[1:])] if rows else []
-    try:
-        refuse(SavedModelError, f"{what}: {rule}", found=found)
-    except SavedModelError as refusal:
-        raise refusal from cause
+    refuse(SavedModelError, f"{what}: {rule}", found=found, cause=cause)
 
 
 def _value(what: str, variable: Variable, values: Mapping[str, Any], where: str) -> np.ndarray:

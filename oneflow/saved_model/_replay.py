@@ -310,7 +310,4 @@ def _checked(what: str, label: str, sizes: Iterable[int], number: int) -> tuple[
 def _refuse(
     what: str, rule: str, hint: str = "", *, found: Iterable[tuple[str, str]] = (), cause: Exception | None = None
 ) -> NoReturn:
-    try:
-        refuse(SavedModelError, f"{what}: {rule}", found=found, hint=hint)
-    except SavedModelError as refusal:
-        raise refusal from cause
+    refuse(SavedModelError, f"{what}: {rule}", found=found, hint=hint, cause=cause)

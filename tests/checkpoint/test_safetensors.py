@@ -179,7 +179,7 @@ def test_a_save_never_overwrites(tmp_path: Path) -> None:
     flow.checkpoint.save(path, {"w": np.ones(2)}, format="safetensors")
     content = path.read_bytes()
     for taken in (path, tmp_path):
-        with pytest.raises(CheckpointExistsError, match="a save never overwrites"):
+        with pytest.raises(CheckpointExistsError, match="exists already|is a directory"):
             flow.checkpoint.save(taken, {"w": np.zeros(2)}, format="safetensors")
     assert path.read_bytes() == content and [p.name for p in tmp_path.iterdir()] == ["x.safetensors"]
 

@@ -12,10 +12,7 @@ import pytest
 
 import oneflow.env as env
 import oneflow.unittest as flow_unittest
-from oneflow.config._environment import (
-    machines,
-    reset_environment,
-)
+from oneflow.config._environment import Environment, machines
 from oneflow.errors import ArgumentError, ModeError
 from oneflow.runtime.environment import current_machine_id, delete_worker, init_worker
 from oneflow.runtime.processes import rendezvous
@@ -23,9 +20,9 @@ from oneflow.runtime.processes import rendezvous
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    reset_environment()
+    Environment.reset()
     yield
-    reset_environment()
+    Environment.reset()
 
 
 def test_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

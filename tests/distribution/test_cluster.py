@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 
 import oneflow.env as env
-from oneflow.config._environment import LAUNCHED, reset_environment
+from oneflow.config._environment import LAUNCHED, Environment
 from oneflow.errors import ArgumentError, ProcessError
 from oneflow.runtime.processes import Processes, addresses, cluster, rendezvous
 
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    reset_environment()
+    Environment.reset()
     for name in (*cluster.COUNT, *cluster.RANK, *cluster.COORDINATOR, "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     yield
-    reset_environment()
+    Environment.reset()
 
 
 def _set(monkeypatch: pytest.MonkeyPatch, variables: str) -> None:
@@ -263,7 +263,7 @@ def test_an_address_that_the_first_machine_does_not_have(monkeypatch: pytest.Mon
         assert place is not None and place.server is not None
         assert (place.own_host, place.bound_host, place.listens_everywhere) == ("127.0.0.1", "0.0.0.0", True)
         place.server.close()
-        reset_environment()
+        Environment.reset()
     monkeypatch.setenv("ONEFLOW_BIND_ADDRESS", "203.0.113.9")
     with pytest.raises(ProcessError, match="cannot listen at 203.0.113.9"):
         rendezvous.find()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import oneflow.env as env
-from oneflow.config._environment import Environment, reset_environment
+from oneflow.config._environment import Environment
 from oneflow.errors import ArgumentError
 from oneflow.runtime.processes import rendezvous, secret
 
@@ -20,12 +20,12 @@ TEXT = "0123456789abcdef"
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    reset_environment()
+    Environment.reset()
     for name in (secret.SECRET, secret.SECRET_FILE, secret.INSECURE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     yield
-    reset_environment()
+    Environment.reset()
 
 
 def _write(path: Path, text: str = TEXT, mode: int = 0o600) -> str:

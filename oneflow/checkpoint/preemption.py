@@ -45,6 +45,7 @@ class Preemption:
         self._job = ""  # the train job that was called last
         self._poll = Poll()
         self._before = {number: signal.signal(number, self._note) for number in signals}
+        process.preemption = self
         if automatic:
             process.delivery.set_hook(self._before_call)
         self._is_automatic = automatic
@@ -83,8 +84,10 @@ class Preemption:
         before, self._before = self._before, {}
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        if self._is_automatic and before:
-            process.delivery.set_hook(None)
+        if before:
+            process.preemption = None
+            if self._is_automatic:
+                process.delivery.set_hook(None)
 
     def __enter__(self) -> Preemption:
         return self
@@ -174,7 +177,7 @@ def save_on_preemption(
         complain(ArgumentError, f"exit_status {problem}")
     if threading.current_thread() is not threading.main_thread():
         complain(ModeError, "flow.checkpoint.save_on_preemption must be called on the main thread, which gets the signals")
-    if process.delivery.has_hook:
+    if process.preemption is not None:
         complain(ModeError, "flow.checkpoint.save_on_preemption is already in force", "call disable() of what it returned first")
     return Preemption(write, numbers, status, bool(automatic))
 

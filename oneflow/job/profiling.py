@@ -99,11 +99,11 @@ class _Steps:
             results = self._run(arrays)
         else:
             with built.pipeline.lock:
-                feeds, merge = built.pipeline.take(arrays)
+                taken = built.pipeline.take(arrays)
                 times.append(perf_counter())
-                computed = self._run(feeds) if built.variants_of_step is not None else ((), (), ())
-                built.pipeline.advance()
-                results = merge(computed)
+                computed = self._run(taken.feeds) if built.variants_of_step is not None else ((), (), ())
+                built.pipeline.advance(taken)
+                results = taken.merge(computed)
         times.append(perf_counter())
         built.delivery.convert(results[0])
         times.append(perf_counter())

@@ -43,18 +43,20 @@ def _with_pipeline(variants: Variants | None, pipeline: HostPipeline) -> Launch:
     def launch(inputs: Arrays, delivery: Delivery | None) -> Any:
         if delivery is not None and not process.delivery.has_room():
             raise NoRoomError  # checked now: later, the batch would have been made in vain
+        taken = None
         while True:
             with pipeline.lock:
-                feeds, merge = pipeline.take(inputs)
-                executable = variants.find(feeds) if variants is not None else None
+                if taken is None or taken.turn is not pipeline.turn:  # another call, or a load, came between
+                    taken = pipeline.take(inputs)
+                executable = variants.find(taken.feeds) if variants is not None else None
                 if executable is not None or variants is None:
                     if executable is not None:
-                        made = executable.launcher.launch(feeds, delivery, merge)
+                        made = executable.launcher.launch(taken.feeds, delivery, taken.merge)
                     else:
-                        made = _without_step(merge(((), (), ())), delivery)
-                    pipeline.advance()  # not reached where nothing was launched: the batch is kept for the next try
+                        made = _without_step(taken.merge(((), (), ())), delivery)
+                    pipeline.advance(taken)  # not reached where nothing was launched: the batch is kept for the next try
                     return made
-            variants.get(feeds)  # compiles without the lock, which saving, loading and seeding take of all jobs
+            variants.get(taken.feeds)  # compiles without the lock, which saving, loading and seeding take of all jobs
 
     return launch
 

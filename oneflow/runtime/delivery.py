@@ -310,11 +310,6 @@ class DeliveryThread(Deliveries):
             hint = "register the exit function after `import oneflow`, or call a job that returns arrays, on the main thread"
             refuse(CallbackError, rule, hint=hint)
 
-    @property
-    def has_hook(self) -> bool:
-        """Whether calls ask a hook."""
-        return self._hook is not None
-
     def set_hook(self, hook: Callable[[str], None] | None) -> None:
         """Sets a function that is called with the job's name before each call, in the caller's thread."""
         self._hook = hook

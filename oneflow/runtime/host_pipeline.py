@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,10 +65,27 @@ def _put(value: Any) -> Any:
         return devices.put(value)
 
 
+class Taken(NamedTuple):
+    """What the host gives one call.
+
+    Attributes:
+      feeds: of the step.
+      merge: adds the host's results to the step's outputs.
+      skipped: images that were skipped in the call itself.
+      turn: the pipeline's, when it was taken.
+    """
+
+    feeds: tuple[Any, ...]
+    merge: Callable[[Results], Results]
+    skipped: int
+    turn: object
+
+
 class HostPipeline:
     """The host's part of one job: what its calls get before, and besides, what the step gives.
 
-    ``lock`` is held by a call from ``take`` until its step is on its way, so that the order of batches is that of steps.
+    ``lock`` is held by a call from ``take`` until its step is on its way, so that the order of batches is that of steps. A call
+    that lets it go between keeps what it has taken as long as ``turn`` is the same object.
     """
 
     def __init__(
@@ -87,6 +104,7 @@ class HostPipeline:
         self._returns = [(b.node, b.index) for b in returns]
         self._inputs = {spec.blob.node: i for i, spec in enumerate(graph.inputs)}
         self._calls = 0
+        self.turn = object()
         self.skipped = 0  # images, so far
         self._closed = False
         at_call = host_plan.at_call
@@ -110,24 +128,22 @@ class HostPipeline:
         self._at_call = Section(at_call, host_plan.results, seed, vmapped) if at_call else None
         self._vmapped = vmapped
 
-    def take(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], Callable[[Results], Results]]:
-        """The feeds of the step, and a function that adds the host's results to the step's outputs.
-
-        Called with the lock held; raises the batch's error.
-        """
+    def take(self, inputs: Sequence[Any]) -> Taken:
+        """What the next call gets. Called with the lock held; raises the batch's error."""
         if self._closed:
             raise StaleExecutableError
         batch = self._ahead.head() if self._ahead is not None else None
         found = dict(batch.values) if batch is not None else {}
         for node, i in self._inputs.items():
             found.setdefault((node, 0), inputs[i])
+        skipped = 0
         if self._at_call is not None:
             call = batch.call if batch is not None else self._calls
             try:
                 copies = [self._values(found, number) for number in range(self._copies)]
                 for values in copies:
                     self._at_call.run(values, call, self._pool())
-                    self.skipped += values.skipped
+                    skipped += values.skipped
                 for blob in self._host_plan.results:
                     if (blob.node, blob.index) not in found:
                         found[blob.node, blob.index] = self._at_call.result(blob, copies)
@@ -144,7 +160,7 @@ class HostPipeline:
             merged = tuple(deliverable(found[key], after) if key in given else next(computed) for key in self._returns)
             return merged, watched, token
 
-        return feeds, merge
+        return Taken(feeds, merge, skipped, self.turn)
 
     def _values(self, found: Mapping[tuple[Node, int], Any], copy: int) -> Values:
         """The first values of a call's nodes: inputs and prepared values; each device gets its own."""
@@ -155,9 +171,10 @@ class HostPipeline:
             values.setdefault(node, [None] * len(node.outputs))[index] = mine
         return values
 
-    def advance(self) -> None:
-        """Marks the batch of the last ``take`` as used."""
-        self._calls += 1
+    def advance(self, taken: Taken | None = None) -> None:
+        """Marks the batch of the last ``take`` as used; without what it gave, as lost by an error."""
+        self._calls, self.turn = self._calls + 1, object()
+        self.skipped += taken.skipped if taken is not None else 0
         if self._ahead is not None:
             self.skipped += self._ahead.advance()
 
@@ -168,7 +185,7 @@ class HostPipeline:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on where ``state()`` was taken."""
         with self.lock:
-            self._calls = int(state.get("calls", 0))
+            self._calls, self.turn = int(state.get("calls", 0)), object()
             if self._ahead is not None:
                 self._ahead.restore(state)
 

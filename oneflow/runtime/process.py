@@ -50,6 +50,7 @@ class Process:
       named_cpu_devices: the most that a job of the session named, where the user has set no number.
       seed: what ``flow.manual_seed`` set; None before.
       summary_writer: of ``flow.summary``; None before one was made.
+      preemption: what ``save_on_preemption`` has returned; None where none is in force.
       unconfirmed_saves: checkpoints in place that the disk has not confirmed, by path: device and inode. Saving there again
         replaces them.
     """
@@ -60,6 +61,7 @@ class Process:
         self.seed: int | None = None
         self.named_cpu_devices = 1
         self.summary_writer: Any = None
+        self.preemption: Any = None
         self.stops_at_first_call: bool | str = False
         self.has_said_that_cpus_stand_in = False
         self.unconfirmed_saves: dict[str, tuple[int, int]] = {}

@@ -261,12 +261,12 @@ class Result(Record, concurrent.futures.Future[T]):
         return False
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The error of this call, None where it succeeded."""
+        """The error of this call, None where it succeeded. Raises TimeoutError, and what interrupts the wait."""
         try:
             self.result(timeout)
-        except TimeoutError:
+        except (TimeoutError, ArgumentError):  # of the wait: those of the call itself are CallbackErrors
             raise
-        except BaseException as error:
+        except Exception as error:
             return error
         return None
 

@@ -224,6 +224,11 @@ class MeteredPipeline:
         self._meter.has_data()
         return taken
 
-    def advance(self) -> None:
+    @property
+    def turn(self) -> object:
         """As the pipeline's own."""
-        self._pipeline.advance()
+        return self._pipeline.turn
+
+    def advance(self, taken: Any = None) -> None:
+        """As the pipeline's own."""
+        self._pipeline.advance(taken)

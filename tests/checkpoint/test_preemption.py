@@ -274,3 +274,12 @@ print(os.waitpid(child, 0)[1])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout == f"{int(signal.SIGTERM)}\n", done.stderr
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_one_that_the_program_checks_is_in_force_too(tmp_path: Path, automatic: bool) -> None:
+    with flow.checkpoint.save_on_preemption(tmp_path / "m", automatic=automatic):
+        with pytest.raises(ModeError, match="already in force"):
+            flow.checkpoint.save_on_preemption(tmp_path / "m", automatic=False)
+    with flow.checkpoint.save_on_preemption(tmp_path / "m", automatic=False):
+        pass

@@ -10,6 +10,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow.errors import ArgumentError
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -223,3 +224,14 @@ def test_methods_of_a_cleared_session():
     flow.clear_default_session()
     with pytest.raises(flow.errors.ModeError, match="cleared|closed"):
         job(X)
+
+
+def test_a_wrong_timeout_is_no_error_of_the_call() -> None:
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2,))) -> tp.Callback[tp.Numpy]:
+        return x + 1
+
+    call = job(np.ones(2, np.float32))
+    with pytest.raises(ArgumentError, match="timeout"):
+        call.exception("soon")
+    assert call.exception() is None

@@ -151,6 +151,8 @@ class ModelCheckpoint(Monitor):
         if self.save_top_k == 0 or (self.monitor is not None and self._score is None):
             return None, []
         path = os.path.join(self.directory, self._name(logs))
+        if self.monitor is not None and path in self.best_k_models and self._beats(self.best_k_models[path], self._score):
+            return None, []  # a better one has this name
         kept = {k: v for k, v in self.best_k_models.items() if k != path}
         dropped = []
         if 0 < self.save_top_k <= len(kept):
@@ -210,7 +212,7 @@ class ModelCheckpoint(Monitor):
         return {
             **super().state_dict(), "best_k_models": dict(self.best_k_models), "best_model_path": self.best_model_path,
             "best_model_score": self.best_model_score, "last_model_path": self.last_model_path, "score": self._score,
-            "saved_at": self._saved_at,
+            "saved_at": self._saved_at, "saved_batch": self._saved_batch,
         }  # fmt: skip
 
     def load_state_dict(self, state: Any) -> None:
@@ -220,6 +222,7 @@ class ModelCheckpoint(Monitor):
         self.best_model_path, self.best_model_score = state["best_model_path"], state["best_model_score"]
         self.last_model_path, self._score = state["last_model_path"], state["score"]
         self._saved_at = int(state.get("saved_at", -1))
+        self._saved_batch = int(state.get("saved_batch", self._saved_batch))
 
 
 def refuse_clashes(savers: Sequence[ModelCheckpoint]) -> None:

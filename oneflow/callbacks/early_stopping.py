@@ -7,6 +7,8 @@ import math
 from typing import Any
 
 from .._base import check
+from .._base.refuse import refuse
+from ..errors import ArgumentError
 from .base import Callback, Logs
 from .monitor import Monitor
 
@@ -97,15 +99,16 @@ class EarlyStopping(Monitor):
 
 
 class TerminateOnNaN(Callback):
-    """Ends the training when a step's ``loss`` is NaN or infinite. Steps that were submitted before are still done.
+    """Ends the training when a step's loss is NaN or infinite. Steps that were submitted before are still done.
 
     Args:
-      monitor: another number of the step.
+      monitor: another number of the step. None: ``loss``, and all whose names end in ``_loss``, as those of several jobs do.
+    Raises: ArgumentError: (by ``fit``, after the first step) the step has no such number.
     Example: >>> flow.callbacks.TerminateOnNaN()
     """
 
-    def __init__(self, monitor: str = "loss"):
-        self.monitor = check.checked(self, "monitor", check.name(monitor))
+    def __init__(self, monitor: str | None = None):
+        self.monitor = None if monitor is None else check.checked(self, "monitor", check.name(monitor))
         self.stopped_step = -1
 
     def on_train_begin(self, logs: Logs) -> None:
@@ -114,8 +117,14 @@ class TerminateOnNaN(Callback):
 
     def on_train_batch_end(self, step: int, logs: Logs) -> None:
         """Looks at the loss."""
-        value = logs.get(self.monitor, 0.0)
-        if not math.isfinite(value) and self.stopped_step < 0:
-            self.stopped_step = step
-            self.trainer.should_stop = True
-            _log.warning("oneflow: training ends: %s is %s at step %d", self.monitor, value, step)
+        watched = [n for n in logs if n == self.monitor or (self.monitor is None and (n == "loss" or n.endswith("_loss")))]
+        if not watched:
+            what = "a loss" if self.monitor is None else repr(self.monitor)
+            refuse(ArgumentError, f"TerminateOnNaN looks at {what}, which the step has not logged",
+                   found=[("logged", ", ".join(logs))], 
+                   hint="return the loss from the job, or name another number: TerminateOnNaN(monitor=...)")  # fmt: skip
+        for name in watched:
+            if not math.isfinite(logs[name]) and self.stopped_step < 0:
+                self.stopped_step = step
+                self.trainer.should_stop = True
+                _log.warning("oneflow: training ends: %s is %s at step %d", name, logs[name], step)

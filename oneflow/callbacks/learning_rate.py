@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +24,8 @@ _log = logging.getLogger("oneflow")
 class LearningRateMonitor(Callback):
     """Adds each step's learning rate to what is logged: ``lr``, or with several optimizers or jobs ``lr-0``, ``lr-1``, ...
 
-    Steps that a dynamic loss scale skips, in which a schedule does not go on, count as others.
+    Steps that a dynamic loss scale skips, in which a schedule does not go on, count as others. Rates that ops of the job compute
+    are left out.
 
     Example: >>> flow.callbacks.LearningRateMonitor()
     """
@@ -37,7 +39,8 @@ class LearningRateMonitor(Callback):
         """Adds the rate."""
         rates = list(_rates(self.trainer.train_jobs, [step + ahead for ahead in self._ahead]))
         for i, rate in enumerate(rates):
-            logs["lr" if len(rates) == 1 else f"lr-{i}"] = rate
+            if rate is not None:
+                logs["lr" if len(rates) == 1 else f"lr-{i}"] = rate
 
 
 class ReduceLROnPlateau(Monitor):
@@ -108,19 +111,19 @@ class ReduceLROnPlateau(Monitor):
     def _lower(self, job: JobFunction[..., Any], step: int) -> None:
         """Lowers the rates of a job that are constant, and those that are variables."""
         optimizers = _optimizers(job)
-        if any(optimizer.constant_rate is not None for optimizer in optimizers):
-            now = _rates_of(job)
-            lowered = [
-                None if optimizer.constant_rate is None else min(rate, max(rate * self.factor, self.min_lr))
-                for optimizer, rate in zip(optimizers, now, strict=True)
-            ]
+        lowered = [None if rate is None else self._lowered(rate) for rate in job.constant_learning_rates]
+        if any(rate is not None for rate in lowered):
             job.learning_rate = lowered
-            _log.info("oneflow: step %d: the learning rate is now %s", step, job.learning_rate)
+            _log.info("oneflow: step %d: the learning rate is now %s", step, lowered[0] if len(lowered) == 1 else lowered)
         for name in filter(None, map(_variable_of, optimizers)):
             value = get_all_variables()[name].numpy()
-            changed = np.minimum(value, np.maximum(value * np.float32(self.factor), np.float32(self.min_lr)))
-            load_variables({name: changed})
-            _log.info("oneflow: step %d: the learning rate is now %.6g", step, changed[0])
+            changed = self._lowered(float(value[0]))
+            load_variables({name: np.full_like(value, changed)})
+            _log.info("oneflow: step %d: the learning rate is now %.6g", step, changed)
+
+    def _lowered(self, rate: float) -> float:
+        """The rate that comes after this one; a negative one comes closer to 0, too."""
+        return math.copysign(min(abs(rate), max(abs(rate) * self.factor, self.min_lr)), rate)
 
     def state_dict(self) -> dict[str, Any]:
         """The best value, and how long ago it was."""
@@ -141,25 +144,20 @@ def _optimizers(job: JobFunction[..., Any]) -> tuple[Any, ...]:
     return job.graph.objective.optimizers
 
 
-def _rates_of(job: JobFunction[..., Any]) -> tuple[float, ...]:
-    now = job.learning_rate
-    return now if isinstance(now, tuple) else (now,)
-
-
 def _variable_of(optimizer: Any) -> str | None:
     """The variable that an optimizer reads its rate from, where it does."""
     blob = optimizer.learning_rate_blob
     return blob.node.name if blob is not None and blob.node.op is OP_VARIABLE else None
 
 
-def _rates(jobs: list[JobFunction[..., Any]], steps: list[int]) -> Iterator[float]:
-    """The rates at so many steps of each job."""
+def _rates(jobs: list[JobFunction[..., Any]], steps: list[int]) -> Iterator[float | None]:
+    """The rates at so many steps of each job, optimizer by optimizer; None for those that the job computes."""
     for job, step in zip(jobs, steps, strict=True):
-        for i, optimizer in enumerate(_optimizers(job)):
+        for optimizer, constant in zip(_optimizers(job), job.constant_learning_rates, strict=True):
             name = _variable_of(optimizer)
             if name is not None:
                 yield float(get_all_variables()[name].numpy()[0])
-            elif optimizer.constant_rate is not None:
-                yield _rates_of(job)[i]
-            elif optimizer.learning_rate_blob is None:
-                yield float(optimizer.lr_scheduler.value(step))
+            elif constant is not None:
+                yield constant
+            else:
+                yield None if optimizer.learning_rate_blob is not None else float(optimizer.lr_scheduler.value(step))

@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from .._base.dtype import bfloat16
 from .._base.extras import need
 from .._base.frames import shows_user_frames
-from .._base.refuse import closest, refuse, shown
+from .._base.refuse import closest, listed, refuse, shown
 from ..checkpoint.api import get_all_variables
 from ..data.arrays import as_array
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.graph import Graph, Variable
 from ..graph.node import Node
-from ..job import JobFunction
+from ..job import JobFunction, common_session
+from ..runtime.session import as_default
 
 Rename = Mapping[str, str] | Callable[[str], str]
 Axes = tuple[int, ...]
@@ -114,15 +116,18 @@ def to_torch(job: JobFunction[..., Any] | Sequence[JobFunction[..., Any]], renam
       >>> sorted(flow.interop.to_torch(predict))   # ['fc.bias', 'fc.weight']
     """
     torch = need("torch", "flow.interop.to_torch")
-    handles = get_all_variables()
     found = {}
+    with as_default(common_session("flow.interop.to_torch", _jobs(job))):
+        handles = get_all_variables()
     for name, (variable, axes) in _variables(job).items():
         value = handles[variable.name].numpy()
         if axes is not None:
             value = np.ascontiguousarray(value.transpose(np.argsort(axes)))
         base, _, kind = name.rpartition("-")
         plain = f"{base}-{_TORCH.get(kind, kind)}".lstrip("-").replace("-", ".")
-        found[_renamed_back(plain, rename)] = torch.from_numpy(value)
+        is_bfloat16 = value.dtype == bfloat16.numpy_dtype  # which torch.from_numpy does not know
+        tensor = torch.from_numpy(value.view(np.int16)).view(torch.bfloat16) if is_bfloat16 else torch.from_numpy(value)
+        found[_renamed_back(plain, rename)] = tensor
     return found
 
 
@@ -190,18 +195,14 @@ def _fits(tensor: Any, name: str, variables: Mapping[str, Target]) -> bool:
 def _refuse_names(missing: list[str], unused: list[str], layers: Mapping[str, str]) -> None:
     found = []
     if missing:
-        found.append(("no value for", _listed(missing)))
+        found.append(("no value for", listed(missing)))
     if unused:
-        found.append(("no variable for", _listed(unused)))
+        found.append(("no variable for", listed(unused)))
     shown_layers = ", ".join(f'"{theirs}": "{ours}"' for theirs, ours in list(layers.items())[:_MOST_LAYERS])
     more = ", ..." if len(layers) > _MOST_LAYERS else ""
     general = 'map layers with rename={"layer.there": "layer-here"}, or skip these names with strict=False'
     hint = f"rename={{{shown_layers}{more}}}" if layers else general
     refuse(ArgumentError, "the names of the state_dict and of the job's variables do not match", found=found, hint=hint)
-
-
-def _listed(names: list[str], most: int = 20) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 # --- values
@@ -222,13 +223,18 @@ def _converted(name: str, array: np.ndarray, variable: Variable) -> np.ndarray:
 # --- the order of axes, from how a job uses a variable
 
 
+def _jobs(given: Any) -> list[JobFunction[..., Any]]:
+    jobs = list(given) if isinstance(given, (list, tuple)) else [given]
+    for job in jobs:
+        if not isinstance(job, JobFunction):
+            refuse(ArgumentError, f"job must be a job function, or a list of them, got {shown(job)}")
+    return jobs
+
+
 def _variables(job: Any) -> dict[str, Target]:
     """The parameters and statistics of jobs, each with the axes by which PyTorch's tensor is transposed."""
-    jobs = list(job) if isinstance(job, (list, tuple)) else [job]
     found: dict[str, Target] = {}
-    for each in jobs:
-        if not isinstance(each, JobFunction):
-            refuse(ArgumentError, f"job must be a job function, or a list of them, got {shown(each)}")
+    for each in _jobs(job):
         graph = each.graph
         axes = _axes_of(graph)
         for name, variable in graph.variables.items():

@@ -338,7 +338,7 @@ class JobFunction(Prepared, Generic[P, R_co]):
 
         Raises:
           ModeError: the job does not train; or, when it is set, its rate follows a schedule.
-          ArgumentError: not a number >= 0.
+          ArgumentError: not a number >= 0; where the loss is maximized by a negative rate, not a number.
         Example:
           >>> train.learning_rate = 0.1 * train.learning_rate
         """
@@ -349,6 +349,12 @@ class JobFunction(Prepared, Generic[P, R_co]):
     @shows_user_frames
     def learning_rate(self, value: float | Sequence[float | None]) -> None:
         self._rates().set(value)
+
+    @property
+    @shows_user_frames
+    def constant_learning_rates(self) -> tuple[float | None, ...]:
+        """Of each optimizer the learning rate of the next call, if it can be set; None where a schedule or the body gives it."""
+        return self._rates().constant()
 
     def _rates(self) -> LearningRates:
         if not self.train:
@@ -496,7 +502,7 @@ class JobFunction(Prepared, Generic[P, R_co]):
             feeds = built.feeds(arrays)
             if built.pipeline is not None:
                 held.enter_context(built.pipeline.lock)
-                feeds, _ = built.pipeline.take(feeds)
+                feeds = built.pipeline.take(feeds).feeds
             return built.variants.uncompiled().find_nonfinite(feeds)
 
     @shows_user_frames
@@ -630,3 +636,14 @@ def current_global_function_desc() -> Any:
     """
     graph = current("flow.current_global_function_desc()")
     return (FunctionConfig() if graph.config is None else graph.config).function_desc
+
+
+def common_session(what: str, jobs: Iterable[JobFunction[..., Any]]) -> Session:
+    """The session of these jobs. Raises ModeError where they belong to several."""
+    first, *others = jobs
+    for job in others:
+        if job.session is not first.session:
+            refuse(ModeError, f"{what}: jobs {first.name!r} and {job.name!r} belong to different sessions",
+                   found=[(each.name, f"{each.source}   {each.source.text}") for each in (first, job)],
+                   hint="declare them in one `with flow.session()` block, or both outside of it")  # fmt: skip
+    return first.session

@@ -45,8 +45,12 @@ class LearningRates:
 
     def get(self) -> tuple[float, ...]:
         """The rates of the next call. Raises ModeError where the job computes one."""
+        return tuple(self._scheduled(i) if rate is None else rate for i, rate in enumerate(self.constant()))
+
+    def constant(self) -> tuple[float | None, ...]:
+        """Those of the next call that ``set`` can change; None for others."""
         now = self._declared if self._cell.value is None else to_host(self._cell.value).tolist()
-        return tuple(now[i] if constant else self._scheduled(i) for i, constant in enumerate(self._constant))
+        return tuple(rate if constant else None for rate, constant in zip(now, self._constant, strict=True))
 
     def _scheduled(self, i: int) -> float:
         optimizer: Any = self._graph.objective.optimizers[i]
@@ -72,7 +76,8 @@ class LearningRates:
         """Makes later calls use other rates.
 
         Args:
-          value: a number >= 0 for all optimizers, or a sequence with a number, or None to leave it alone, for each.
+          value: a number >= 0 for all optimizers, or a sequence with a number, or None to leave it alone, for each. Rates that
+            were declared negative may become any number.
         Raises:
           ArgumentError: something else.
           ModeError: a rate that is not constant.
@@ -86,7 +91,7 @@ class LearningRates:
             for i, each in enumerate(given):
                 if each is None and isinstance(value, (list, tuple)):
                     continue
-                rates[i], problem = check.number(each, low=0, finite=True)
+                rates[i], problem = check.number(each, low=0 if self._declared[i] >= 0 else None, finite=True)
                 problem = problem or check.float32(rates[i])
                 if problem:
                     refuse(ArgumentError, f"learning_rate of job {self._graph.name!r} {problem}")

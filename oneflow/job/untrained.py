@@ -14,11 +14,10 @@ def warn_of_untrained_weights(graph: Graph, session: Session) -> None:
         return
     graph.warned.add("untrained weights")
     cells = list(session.store.cells.items())
-    weights = {name: cell for name, cell in cells if cell.variable is not None and cell.variable.role == "parameter"}
-    learned = [name for name, cell in weights.items() if not session.store.is_as_drawn(cell)]
+    weights = {n: c for n, c in cells if c.variable is not None and c.variable.role == "parameter" and len(c.variable.shape) > 1}
+    learned = [name for name, cell in weights.items() if name not in graph.assigns and not session.store.is_as_drawn(cell)]
     trained = {name for job in list(session.jobs.values()) if job.train for name in job.variable_names}
-    known = {*learned, *trained}
-    untrained = [v for v in graph.variables.values() if v.name in weights and v.name not in known and len(v.shape) > 1]
+    untrained = [v for v in graph.variables.values() if v.name in weights and v.name not in {*learned, *trained, *graph.assigns}]
     if not untrained or not learned:
         return
     shown = ", ".join(v.name for v in untrained[:6]) + (", ..." if len(untrained) > 6 else "")

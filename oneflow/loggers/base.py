@@ -13,6 +13,17 @@ from .._base.terse_repr import terse_repr
 from ..errors import ArgumentError, ModeError
 
 
+def as_number(value: Any) -> Any:
+    """A single number of NumPy, PyTorch or JAX as Python's; other values as they are."""
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+
+
+def numbers_of(metrics: Mapping[str, Any]) -> dict[str, int | float]:
+    """The single numbers among what is logged."""
+    plain = {name: as_number(value) for name, value in metrics.items()}
+    return {name: value for name, value in plain.items() if isinstance(value, (int, float))}
+
+
 class Logger:
     """The protocol of loggers: what a trainer calls. A logger of your own defines what it can do.
 
@@ -86,8 +97,8 @@ class FileLogger(Logger):
     Args:
       save_dir: None: the trainer's ``default_root_dir``.
       name: a directory in it.
-      version: of the run; a number, or a name. None: the first number that is free, the same for all loggers of a trainer.
-        A run that goes on keeps its directory.
+      version: of the run; a number, or a name. None: the number behind the highest there, one for all loggers of a trainer
+        that share the directory. A run that goes on keeps its own.
     Raises:
       ArgumentError: a name that is not one of a directory.
     """

@@ -13,7 +13,7 @@ from .._base import check
 from .._base.files import open_regular
 from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError
-from .base import FileLogger, Logger
+from .base import FileLogger, Logger, numbers_of
 
 
 def refuse_shared_files(loggers: Sequence[Logger]) -> None:
@@ -79,7 +79,7 @@ class CSVLogger(FileLogger):
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        rows = [{k: v for k, v in row.items() if isinstance(v, (int, float))} for row in waiting]
+        rows = [numbers_of(row) for row in waiting]
         new = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in self._columns]
         if new:
             earlier = self._read()[0] if self._columns else []

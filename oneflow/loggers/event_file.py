@@ -11,7 +11,7 @@ from ..data.crc32c import crc32c, crc32c_of_rows, masked
 
 
 class EventFile:
-    """A file that is appended to. Nothing reaches it before ``flush``."""
+    """A file that is appended to. What was added is there for readers after ``flush``, and perhaps before."""
 
     def __init__(self, path: str):
         self._file = open(path, "ab")  # noqa: SIM115  closed by close()

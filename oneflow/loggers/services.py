@@ -8,12 +8,8 @@ from typing import Any
 
 from .._base.extras import need
 from ..data.arrays import as_array
-from .base import Logger
+from .base import Logger, numbers_of
 from .pixels import one_image
-
-
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
 
 
 class _ServiceLogger(Logger):
@@ -111,7 +107,7 @@ class WandbLogger(_ServiceLogger):
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Sends numbers."""
-        row = {**_numbers(metrics), "step": step}
+        row = {**numbers_of(metrics), "step": step}
         self._act(lambda run: run.log(row))
 
     def log_hyperparams(self, params: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> None:
@@ -182,7 +178,7 @@ class MLFlowLogger(_ServiceLogger):
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Sends numbers."""
-        numbers = _numbers(metrics)
+        numbers = numbers_of(metrics)
 
         def act(client: Any) -> None:
             for name, number in numbers.items():
@@ -232,12 +228,12 @@ class TrackioLogger(_ServiceLogger):
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Sends numbers."""
-        numbers = _numbers(metrics)
+        numbers = numbers_of(metrics)
         self._act(lambda run: run.log(numbers, step=step))
 
     def log_hyperparams(self, params: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> None:
         """Sends what the run was made with."""
-        given, found = dict(params), _numbers(metrics or {})
+        given, found = dict(params), numbers_of(metrics or {})
 
         def act(run: Any) -> None:
             run.config.update(given)

@@ -16,7 +16,7 @@ from .._base.extras import need
 from .._base.refuse import refuse, shown
 from ..data.arrays import as_array
 from ..errors import ArgumentError
-from .base import FileLogger
+from .base import FileLogger, numbers_of
 from .event_file import EventFile
 from .pixels import one_image
 
@@ -31,7 +31,7 @@ class TensorBoardLogger(FileLogger):
       name: a directory in it.
       version: of the run; None: the first number that is free.
       log_graph: writes the ops of the train job when a run begins.
-      flush_seconds: how long events may wait, > 0.
+      flush_seconds: how long events may wait, >= 0.
     Raises:
       MissingExtraError: tensorboardX is not installed.
     Example:
@@ -90,12 +90,17 @@ class TensorBoardLogger(FileLogger):
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Writes numbers as one event; of values that are not single numbers nothing is written."""
+        numbers = numbers_of(metrics)
+        if not numbers:
+            return
         if self._file is None:
-            for name in _numbers(metrics):
-                self._add(step=step, summary=self._summaries.scalar(name, metrics[name]))
+            first, *others = [self._summaries.scalar(name, number) for name, number in numbers.items()]
+            for summary in others:
+                first.MergeFrom(summary)
+            self._add(step=step, summary=first)
             return
         now = time.time()
-        self._rows.append((now, step, dict(metrics)))
+        self._rows.append((now, step, numbers))
         if now >= self._next:
             self._next = now + self._flush_seconds
             self.save()
@@ -105,12 +110,11 @@ class TensorBoardLogger(FileLogger):
     def _write_rows(self) -> EventFile:
         assert self._file is not None
         rows, self._rows = self._rows, []
-        for names, group in groupby(rows, key=lambda row: _numbers(row[2])):
-            if names:
-                times, steps, metrics = zip(*group, strict=True)
-                values = np.array([[each[name] for name in names] for each in metrics], np.float64)
-                with np.errstate(over="ignore"):
-                    self._file.add_numbers(names, times, steps, values.astype(np.float32))
+        for names, group in groupby(rows, key=lambda row: tuple(row[2])):
+            times, steps, numbers = zip(*group, strict=True)
+            values = np.array([list(each.values()) for each in numbers], np.float64)
+            with np.errstate(over="ignore"):
+                self._file.add_numbers(names, times, steps, values.astype(np.float32))
         return self._file
 
     def log_hyperparams(self, params: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> None:
@@ -160,11 +164,6 @@ class TensorBoardLogger(FileLogger):
 _MOST_ROWS = 256  # that wait: they are encoded together
 _POSITIVE = np.geomspace(1e-12, 1e20, 774)  # each a tenth larger than the one before, as TensorFlow has them
 _BINS = [*(-_POSITIVE[::-1]).tolist(), 0.0, *_POSITIVE.tolist()]
-
-
-def _numbers(metrics: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of single numbers."""
-    return tuple([name for name, value in metrics.items() if isinstance(value, (int, float))])
 
 
 def graph_def(graphs: Sequence[Any], what: str) -> bytes:

@@ -11,7 +11,8 @@ from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, SavedModelError
 from ..graph.graph import current_or_none
 from ..graph.node import Blob
-from ..job import JobFunction
+from ..job import JobFunction, common_session
+from ..runtime.session import as_default
 from ._disk import save
 from ._writing import blob_conf
 
@@ -301,14 +302,15 @@ class ModelBuilder:
         if os.path.lexists(target):
             refuse(ArgumentError, f"version {self._proto.version} of saved model {self._path!r} exists already",
                    hint="another version, or another save_path")  # fmt: skip
-        for builder in self._graphs:
-            builder._known_job()._session.start()
-            builder._known_job().graph  # noqa: B018 - builds it
-        self._check_conflicts()
-        for builder in self._graphs:
-            if not builder.finished:
-                builder.Finish()
-        save(self._proto, [(b._known_job().graph, b._blobs()) for b in self._graphs], target, as_traced=flag)
+        with as_default(common_session("Save", [builder._known_job() for builder in self._graphs])):
+            for builder in self._graphs:
+                builder._known_job().session.start()
+                builder._known_job().graph  # noqa: B018 - builds it
+            self._check_conflicts()
+            for builder in self._graphs:
+                if not builder.finished:
+                    builder.Finish()
+            save(self._proto, [(b._known_job().graph, b._blobs()) for b in self._graphs], target, as_traced=flag)
 
     def _check_conflicts(self) -> None:
         """A name or a Blob is one input at most of a model, and one output at most."""

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .._base.extras import need
@@ -118,7 +118,8 @@ class EventWriter:
                 self._hurry.clear()
                 self._write_waiting()
             if time.monotonic() >= next_flush:
-                self._file.flush()
+                with self._keeping_errors():
+                    self._file.flush()
                 next_flush = time.monotonic() + FLUSH_SECONDS
 
     def _write_waiting(self) -> None:
@@ -132,9 +133,15 @@ class EventWriter:
                     self._changed.notify_all()
 
     def _write(self, make: MakeEvent, now: float) -> None:
-        try:
+        with self._keeping_errors():
             summary, step = make()
             self._file.write_event(self._event(wall_time=now, step=step, summary=summary))
+
+    @contextlib.contextmanager
+    def _keeping_errors(self) -> Iterator[None]:
+        """Errors inside are raised by the next call of a job: the thread goes on."""
+        try:
+            yield
         except OneFlowError as error:
             process.delivery.keep(error)
         except Exception as error:

@@ -387,7 +387,10 @@ class Fit:
         """All that a checkpoint keeps beside variables and random state; JSON-able."""
         trainer = self.trainer
         for logger in trainer.loggers:
-            logger.save()
+            if trainer.state == "idle":
+                logger.save()
+            else:
+                guarded(logger.save)
         state = {
             "epoch": self.epoch, "batch": self.batch, "step": self.step, "validated": self.validated, "seed": trainer.seed,
             "validation": self.validation_logs, "rows": self.history.rows,
@@ -425,8 +428,4 @@ class Fit:
 def _rates(job: JobFunction[..., Any]) -> tuple[list[float | None], list[float | None]]:
     """The constant learning rates of a job as declared, and as they are now; None for others."""
     declared = [optimizer.constant_rate for optimizer in job.graph.objective.optimizers]
-    if not any(rate is not None for rate in declared):
-        return declared, declared
-    now = job.learning_rate
-    each = now if isinstance(now, tuple) else (now,)
-    return declared, [None if constant is None else rate for constant, rate in zip(declared, each, strict=True)]
+    return declared, list(job.constant_learning_rates)

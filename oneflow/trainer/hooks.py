@@ -42,6 +42,8 @@ class Hooks:
         for method, who in self._methods[name]:
             try:
                 method(*arguments)
+            except HookError:  # of a logger that a checkpoint flushes
+                raise
             except Exception as error:
                 raise HookError(who, f"at step {arguments[0]}" if name in _OF_STEPS else "") from error
 

@@ -11,6 +11,7 @@ import numpy as np
 from .._base.refuse import refuse, warn
 from ..errors import ArgumentError, JobWarning
 from ..job import JobFunction
+from ..loggers.base import as_number
 from ..metrics.base import Metric
 from .arguments import Arguments, Bound
 from .hooks import guarded
@@ -107,7 +108,7 @@ class Tally:
         """The means and the metrics over everything that was counted."""
         found: dict[str, Any] = self._means.result()
         for name, metric in self.metrics.items():
-            found[self._prefix + name] = guarded(metric.compute)
+            found[self._prefix + name] = as_number(guarded(metric.compute))
         return found
 
     def state_dict(self) -> dict[str, Any]:

@@ -15,15 +15,15 @@ from ..callbacks.preemption import Preemption
 from ..data.arrays import is_array
 from ..errors import ArgumentError, CheckpointNotFoundError, CheckpointWarning, ModeError
 from ..graph.graph import current_or_none
-from ..job import JobFunction
+from ..job import JobFunction, common_session
 from ..loggers.base import Logger
 from ..runtime.process import process
-from ..runtime.session import default_session
+from ..runtime.session import as_default, default_session
 from . import checkpoints
 from .evaluation import Evaluation, Prediction, Stage
 from .fitting import Fit
 from .history import History
-from .hooks import Hooks, failure
+from .hooks import Hooks, failure, guarded
 from .interrupt import Interrupt
 from .settings import Settings
 from .tally import tell_of_idle_metrics
@@ -192,7 +192,8 @@ class Trainer(Settings):
         if unbounded:
             refuse(ArgumentError, "nothing says when the training ends", hint="flow.Trainer(max_epochs=...) or max_steps=")
         preemption = next((c for c in self.callbacks if isinstance(c, Preemption)), None)
-        with preemption.in_force() if preemption is not None else contextlib.nullcontext():  # also while jobs are built
+        own = as_default(common_session("Trainer.fit", [*jobs, *([] if val_job is None else [val_job])]))
+        with own, preemption.in_force() if preemption is not None else contextlib.nullcontext():  # also while jobs are built
             checkpoint = self._checkpoint(ckpt_path, best=False)
             self.should_stop = self.interrupted = False
             fit = Fit(self, jobs, data, val_job, val_data)
@@ -245,13 +246,14 @@ class Trainer(Settings):
         """
         self._check_idle("predict")
         _check_job("job", job, train=False)
-        self._load(ckpt_path)
-        prediction = Prediction(job, data, limit=self.limit_predict_batches)
-        stage, hooks = Stage(), Hooks(self.callbacks)
-        self.num_evaluation_batches = prediction.count
-        with self._running("predicting", stage, hooks):
-            found = prediction.predict(stage, hooks, lambda: self.interrupt.came, self.count_evaluated)
-            self._raise_interrupt()
+        with as_default(job.session):
+            prediction = Prediction(job, data, limit=self.limit_predict_batches)
+            self._load(ckpt_path)
+            stage, hooks = Stage(), Hooks(self.callbacks)
+            self.num_evaluation_batches = prediction.count
+            with self._running("predicting", stage, hooks):
+                found = prediction.predict(stage, hooks, lambda: self.interrupt.came, self.count_evaluated)
+                self._raise_interrupt()
         return found
 
     def _evaluate(
@@ -259,14 +261,15 @@ class Trainer(Settings):
     ) -> dict[str, Any]:
         self._check_idle("validate" if prefix == "val_" else "test")
         _check_job("job", job, train=False)
-        self._load(ckpt_path)
-        evaluation = Evaluation(job, data, limit=limit, what="data", prefix=prefix, metrics=self.metrics)
-        tell_of_idle_metrics(self.metrics, [evaluation.tally, *(self._fit.steps.tallies if self._fit is not None else ())])
-        stage, hooks = Stage(), Hooks(self.callbacks)
-        self.num_evaluation_batches = evaluation.count
-        with self._running(state, stage, hooks):
-            found = evaluation.evaluate(stage, hooks, lambda: self.interrupt.came, self.count_evaluated)
-            self._raise_interrupt()
+        with as_default(job.session):
+            evaluation = Evaluation(job, data, limit=limit, what="data", prefix=prefix, metrics=self.metrics)
+            tell_of_idle_metrics(self.metrics, [evaluation.tally, *(self._fit.steps.tallies if self._fit is not None else ())])
+            self._load(ckpt_path)
+            stage, hooks = Stage(), Hooks(self.callbacks)
+            self.num_evaluation_batches = evaluation.count
+            with self._running(state, stage, hooks):
+                found = evaluation.evaluate(stage, hooks, lambda: self.interrupt.came, self.count_evaluated)
+                self._raise_interrupt()
         return found
 
     def save_checkpoint(
@@ -292,8 +295,9 @@ class Trainer(Settings):
         if self.state != "idle" and not (fit is not None and fit.is_at_rest and process.delivery.is_current()):
             refuse(ModeError, "a checkpoint cannot be saved while later steps are under way",
                    hint="save in on_checkpoint, on_epoch_end or on_validation_end, or let waits_after(step) be True")  # fmt: skip
-        state = fit.state_dict() if fit is not None else None
-        checkpoints.save(path, state, overwrite=overwrite, asynchronous=asynchronous, remove=remove)
+        with as_default(default_session() if fit is None else fit.jobs[0].session):
+            state = fit.state_dict() if fit is not None else None
+            checkpoints.save(path, state, overwrite=overwrite, asynchronous=asynchronous, remove=remove)
 
     # --- what they share
 
@@ -369,7 +373,7 @@ class Trainer(Settings):
 
         def finalize() -> None:
             for logger in self.loggers:
-                logger.finalize(status)
+                guarded(logger.finalize, status)
 
         stage.wait_for(finalize)
 

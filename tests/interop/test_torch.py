@@ -220,3 +220,12 @@ def test_without_pytorch(monkeypatch):
         flow.interop.to_torch(job)
     arrays = {"a.weight": np.zeros((3, 3)), "a.bias": np.zeros(3), "b.weight": np.zeros((1, 3)), "b.bias": np.zeros(1)}
     assert len(flow.interop.from_torch(arrays, job)) == 4
+
+
+def test_bfloat16_variables_go_to_pytorch():
+    @flow.global_function()
+    def predict(x: tp.Numpy.Placeholder((2, 3), dtype=flow.bfloat16)) -> tp.Numpy:
+        return x * flow.get_variable("w", (3,), dtype=flow.bfloat16, initializer=flow.constant_initializer(0.5))
+
+    (tensor,) = flow.interop.to_torch(predict).values()
+    assert tensor.dtype == torch.bfloat16 and tensor.tolist() == [0.5] * 3

@@ -103,3 +103,30 @@ def test_the_seed_of_a_block_is_not_that_of_later_sessions():
     flow.manual_seed(5)
     declare(0.0)(ONE).get()
     np.testing.assert_array_equal(value(), expected)
+
+
+def declare_sync(kind="train"):
+    def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+        y = x * flow.get_variable("w", (4,), initializer=flow.ones_initializer())
+        if kind == "train":
+            flow.optimizer.SGD(0.5, momentum=0).minimize(y)
+        return y
+
+    job.__name__ = kind
+    return flow.global_function(kind)(job)
+
+
+def test_what_is_given_a_job_works_in_its_session(tmp_path):
+    outer, outer_predict = declare_sync(), declare_sync("predict")
+    outer(ONE)
+    with flow.session():
+        trainer = flow.Trainer(max_epochs=1, enable_progress_bar=False)
+        trainer.fit(outer, [(ONE,)])
+        trainer.save_checkpoint(tmp_path / "saved")
+        assert flow.checkpoint.get(tmp_path / "saved").keys() >= {"w"}
+        trainer.validate(outer_predict, [(ONE,)], ckpt_path=tmp_path / "saved")
+        inner = declare_sync("predict")
+        with pytest.raises(flow.errors.ModeError, match="(?s)'train' and 'predict' belong to different sessions.*declare them"):
+            trainer.fit(outer, [(ONE,)], inner, [(ONE,)])
+        assert "w" in flow.get_all_variables()
+    np.testing.assert_array_equal(value(), 1 - 0.125 * 2)

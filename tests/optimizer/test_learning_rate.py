@@ -200,3 +200,10 @@ def test_a_rate_that_float32_lacks():
         flow.optimizer.Adam(1e40)
     largest = float(np.finfo(np.float32).max)
     assert flow.optimizer.SGD(largest).lr_scheduler.constant == largest
+
+
+def test_a_rate_that_maximizes_can_be_set_too():
+    job = train_job(sgd(flow.optimizer.PiecewiseConstantScheduler([], [-0.5])))
+    assert job.constant_learning_rates == (-0.5,)
+    job.learning_rate = -0.25
+    assert job.learning_rate == -0.25

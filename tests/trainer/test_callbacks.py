@@ -20,7 +20,7 @@ from trainer_jobs import Notes, quiet
 
 import oneflow as flow
 import oneflow.typing as tp
-from oneflow.errors import ArgumentError, CallbackError, CheckpointError, ModeError
+from oneflow.errors import ArgumentError, CallbackError, CheckpointError, CheckpointWarning, ModeError
 
 
 def fit(callbacks, epochs=3, job=None, data=None, **options):
@@ -623,3 +623,75 @@ def test_reprs_tell_the_arguments_that_were_given() -> None:
     assert repr(flow.loggers.TensorBoardLogger("runs")) == "TensorBoardLogger(save_dir='runs')"
     assert repr(flow.data.Normalize([1, 2], 3)) == "Normalize(mean=[1.0, 2.0], std=[3.0])"
     assert repr(flow.Trainer(max_epochs=1)) == "<Trainer: idle, epoch 0, 0 steps done>"
+
+
+# --- of several jobs, and of rates that nobody can set
+
+
+def two_jobs():
+    def player(name, sign):
+        def train(x: tp.Numpy.Placeholder((2, 1))) -> tp.Numpy:
+            w = flow.get_variable(f"w-{name}", (1,), initializer=flow.ones_initializer())
+            loss = flow.math.log(w) * sign + 0.0 * flow.math.reduce_mean(x)
+            jobs.sgd(0.6, 0.0).minimize(loss)
+            return loss
+
+        train.__annotations__ = {"x": tp.Numpy.Placeholder((2, 1)), "return": tp.Numpy}
+        train.__name__ = name
+        return flow.global_function(type="train")(train)
+
+    return [player("up", -1.0), player("down", 1.0)]
+
+
+def test_a_nan_of_the_second_of_two_jobs_ends_the_training():
+    ending = flow.callbacks.TerminateOnNaN()
+    trainer = quiet(max_epochs=1000, callbacks=ending)
+    trainer.fit(two_jobs(), np.ones((60, 1), np.float32))
+    assert 0 < ending.stopped_step < trainer.global_step < 200
+
+
+@pytest.mark.parametrize("monitor", ["los", "val_loss"])
+def test_a_number_that_no_step_has_cannot_be_looked_at(monitor):
+    with pytest.raises(CallbackError, match=f"(?s)TerminateOnNaN looks at '{monitor}'.*logged     loss"):
+        fit(flow.callbacks.TerminateOnNaN(monitor), epochs=1)
+
+
+def mixed_rates_job():
+    """Two optimizers: the rate of the first is computed in the job, that of the second is constant."""
+
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder((10, 4)), labels: tp.Numpy.Placeholder((10,), dtype=flow.int32)) -> tp.Numpy:
+        loss = flow.nn.sparse_softmax_cross_entropy_with_logits(labels, jobs.network(x))
+        computed = flow.math.reduce_mean(flow.math.square(x)) * flow.constant(0.01, flow.float32, (1,))
+        first = flow.optimizer.SGD(
+            flow.optimizer.CustomScheduler(computed.logical_blob_name), variables=["hidden-weight", "hidden-bias"]
+        )
+        flow.optimizer.CombinedOptimizer([first, flow.optimizer.SGD(0.5, variables=["out-weight", "out-bias"])]).minimize(loss)
+        return loss
+
+    return train
+
+
+def test_a_rate_that_the_job_computes_stands_in_nobodys_way(tmp_path):
+    job = mixed_rates_job()
+    lowering = flow.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=0, min_delta=100.0)
+    saving = flow.callbacks.ModelCheckpoint(tmp_path, save_last=True)
+    trainer = quiet(max_epochs=3, log_every_n_steps=1, callbacks=[lowering, flow.callbacks.LearningRateMonitor(), saving])
+    trainer.fit(job, jobs.data())
+    assert "lr-0" not in trainer.history.steps[0] and trainer.history.steps[0]["lr-1"] == 0.5
+    assert job.constant_learning_rates == (None, 0.125)
+    job.learning_rate = [None, 0.5]
+    resumed = quiet(max_epochs=4, callbacks=flow.callbacks.ModelCheckpoint(tmp_path, save_last=True))
+    with pytest.warns(CheckpointWarning, match="ReduceLROnPlateau"):
+        resumed.fit(job, jobs.data(), ckpt_path="last")
+    assert job.constant_learning_rates == (None, 0.125)
+
+
+def test_a_worse_checkpoint_does_not_replace_a_better_one_of_its_name(tmp_path):
+    values = iter([2.0, 1.0, 3.0, 1.5])
+    told = flow.callbacks.LambdaCallback(on_validation_end=lambda step, logs: logs.update(quality=next(values)))
+    saver = flow.callbacks.ModelCheckpoint(tmp_path, filename="best", monitor="quality", mode="min")
+    fit([told, saver], epochs=4)
+    assert saver.best_model_score == 1.0
+    steps = flow.checkpoint.get(tmp_path / "best")["System-Train-TrainStep-train"].numpy()
+    assert steps.item() == 12  # of the second epoch

@@ -13,7 +13,7 @@ import trainer_jobs as jobs
 from trainer_jobs import quiet
 
 import oneflow as flow
-from oneflow.errors import ArgumentError, MissingExtraError, ModeError
+from oneflow.errors import ArgumentError, CallbackError, MissingExtraError, ModeError
 
 
 def fit(logger, epochs=2, **options):
@@ -372,3 +372,35 @@ def test_tensorboard_refuses_what_cannot_be_shown(tmp_path):
             logger.log_hyperparams(params, metrics)
     with pytest.raises(ArgumentError, match="takes a job function"):
         logger.log_graph(3)
+
+
+def test_numbers_of_numpy_are_logged_as_others(tmp_path):
+    class Largest(flow.metrics.Metric):
+        def accumulate(self, weights, logits):
+            self.state["largest"] = max(self.state.get("largest", np.float32(-1e9)), logits.max())
+
+        def compute(self):
+            return self.state["largest"]
+
+    csv_logger, board = flow.loggers.CSVLogger(tmp_path / "csv"), flow.loggers.TensorBoardLogger(tmp_path / "board")
+    trainer = fit([csv_logger, board], epochs=1, metrics=Largest(["logits"]))
+    found = trainer.history["val_largest"][0]
+    assert type(found) is float and f"{found}" in Path(csv_logger.path).read_text()
+    board.log_metrics({"a": np.float32(1.5), "b": np.int64(2), "c": np.ones(3)}, 7)
+    tags = {v.tag: v.simple_value for e in events(Path(board.log_dir)) for v in e.summary.value}
+    assert tags["val_largest"] == pytest.approx(found) and (tags["a"], tags["b"]) == (1.5, 2.0) and "c" not in tags
+
+
+@pytest.mark.parametrize("method", ["save", "finalize"])
+def test_a_logger_that_fails_at_the_end_is_named(tmp_path, method):
+    class Failing(flow.loggers.Logger):
+        pass
+
+    def fail(self, *arguments):
+        raise RuntimeError("the disk is gone")
+
+    fail.__name__ = method
+    setattr(Failing, method, fail)
+    saving = flow.callbacks.ModelCheckpoint(tmp_path)
+    with pytest.raises(CallbackError, match=f"Failing.{method} raised RuntimeError.*the disk is gone"):
+        fit(Failing(), epochs=1, callbacks=saving)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from pathlib import Path
+
+from .whole_files import replacing
 
 
 def write(folder: Path, name: str, content: bytes, max_bytes: int) -> None:
@@ -18,15 +18,9 @@ def write(folder: Path, name: str, content: bytes, max_bytes: int) -> None:
       OSError: it cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, folder / name)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with replacing(folder / name) as staged:
+        staged.touch(0o600)
+        staged.write_bytes(content)
     _prune(folder, max_bytes)
 
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from .._base.dtype import dtype as Dtype
 from .._base.extras import need
 from .._base.files import check_replaceable, open_regular
 from .._base.refuse import refuse, shown
+from .._base.whole_files import replacing
 from ..errors import ArgumentError, CheckpointError, CheckpointExistsError, CheckpointNotFoundError
 from .layout import as_path
 
@@ -69,21 +68,16 @@ def write(path: Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any
     library = need("safetensors.numpy", f"writing {text!r}")
     metadata = {_METADATA: json.dumps({"format": 1, **header}, allow_nan=False)}
     target = os.path.realpath(text)
-    staged = f"{target}.{secrets.token_hex(6)}.saving"
     try:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         check_replaceable(target)
         whole = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}
-        library.save_file(whole, staged, metadata=metadata)
-        with open(staged, "rb+") as file:
-            os.fsync(file.fileno())
-        refuse_occupied(text, replace=replace)
-        os.replace(staged, target)
-    except BaseException as error:
-        with suppress(OSError):
-            os.remove(staged)
-        if isinstance(error, CheckpointError) or not isinstance(error, Exception):
-            raise
+        with replacing(target, durable=True) as staged:
+            library.save_file(whole, staged, metadata=metadata)
+            refuse_occupied(text, replace=replace)
+    except CheckpointError:
+        raise
+    except Exception as error:  # of the library, too
         refuse(CheckpointError, f"cannot save to {text!r}: {_reason(error)}; nothing was changed", cause=error)
 
 

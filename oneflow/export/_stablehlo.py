@@ -23,7 +23,7 @@ from .._base.files import read_regular
 from .._base.frames import shows_user_frames
 from .._base.jax import jax
 from .._base.refuse import refuse, shown
-from .._base.whole_files import replacing
+from .._base.whole_files import exporting
 from ..checkpoint import safetensors
 from ..compiler.precision import narrowed
 from ..errors import ArgumentError, ExportError, FeedDtypeError, FeedError, FeedShapeError
@@ -79,7 +79,7 @@ def stablehlo(
     if external_data:
         extra = {"job": model.name, "model": file.name}
         safetensors.write(_weights_beside(file), {name: model.weights[name] for name in model.variables}, extra)
-    with replacing(what, file) as staged:
+    with exporting(what, file) as staged:
         staged.write_bytes(data)
 
 

@@ -46,7 +46,7 @@ def plot_model(job: JobFunction[..., Any], path: str | os.PathLike[str], depth: 
             refuse(ArgumentError, f"depth of flow.plot_model {problem}")
     from pathlib import Path  # here, because few programs draw
 
-    from .._base.whole_files import replacing
+    from .._base.whole_files import exporting
     from .._reports.diagram import diagram
     from .._reports.pictures import dot, html, mermaid, svg
 
@@ -56,7 +56,7 @@ def plot_model(job: JobFunction[..., Any], path: str | os.PathLike[str], depth: 
         text = html(made, job.summary()._repr_html_())
     else:
         text = {".svg": svg, ".dot": dot, ".mmd": mermaid}[ending](made)
-    with replacing("flow.plot_model", Path(target)) as staged:
+    with exporting("flow.plot_model", Path(target)) as staged:
         staged.write_text(text, encoding="utf-8")
 
 

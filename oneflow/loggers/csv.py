@@ -12,6 +12,7 @@ from typing import Any
 from .._base import check
 from .._base.files import open_regular
 from .._base.refuse import refuse
+from .._base.whole_files import replacing
 from ..errors import ArgumentError, DataError
 from .base import FileLogger, Logger, numbers_of
 
@@ -64,7 +65,7 @@ class CSVLogger(FileLogger):
         self._columns, self._waiting = [], []
         if resumed is not None and os.path.lexists(self.path):
             rows, self._columns = self._read()
-            self._write_anew([row for row in rows if row["step"].isdigit() and int(row["step"]) < step])
+            self._write_anew([row for row in rows if row["step"].isdigit() and int(row["step"]) < step], self._columns)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Keeps a row; of values that are not single numbers nothing is written."""
@@ -76,18 +77,21 @@ class CSVLogger(FileLogger):
 
     def save(self) -> None:
         """Writes the rows that wait."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
+        if not self._waiting:
             return
-        rows = [numbers_of(row) for row in waiting]
+        rows = [numbers_of(row) for row in self._waiting]
         new = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in self._columns]
-        if new:
-            earlier = self._read()[0] if self._columns else []
-            self._columns += new
-            self._write_anew([*earlier, *rows])
-            return
-        with open(self.path, "a", newline="", encoding="utf-8") as file:
-            csv.DictWriter(file, self._columns).writerows(rows)
+        try:
+            if new:
+                earlier = self._read()[0] if self._columns else []
+                self._write_anew([*earlier, *rows], [*self._columns, *new])
+            else:
+                self._append(rows)
+        except OSError as error:
+            refuse(
+                DataError, f"CSVLogger cannot write its file: {error.strerror or error}", found=[("file", self.path)], cause=error
+            )
+        self._waiting = []
 
     def finalize(self, status: str) -> None:
         """Writes the rows that wait."""
@@ -109,11 +113,21 @@ class CSVLogger(FileLogger):
         refuse(DataError, f"CSVLogger cannot continue its file: {why}", found=[("file", self.path)],
                hint="move it away, or choose another version")  # fmt: skip
 
-    def _write_anew(self, rows: list[dict[str, Any]]) -> None:
+    def _write_anew(self, rows: list[dict[str, Any]], columns: list[str]) -> None:
         """Replaces the file, in one step."""
         os.makedirs(self.log_dir, exist_ok=True)
-        with open(self.path + ".new", "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, self._columns, restval="")
+        with replacing(self.path) as staged, open(staged, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, columns, restval="")
             writer.writeheader()
             writer.writerows(rows)
-        os.replace(self.path + ".new", self.path)
+        self._columns = columns
+
+    def _append(self, rows: list[dict[str, Any]]) -> None:
+        """Writes all rows, or none."""
+        before = os.path.getsize(self.path)
+        try:
+            with open(self.path, "a", newline="", encoding="utf-8") as file:
+                csv.DictWriter(file, self._columns).writerows(rows)
+        except OSError:
+            os.truncate(self.path, before)
+            raise

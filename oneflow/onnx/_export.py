@@ -14,7 +14,7 @@ from .._base.dtype import from_numpy
 from .._base.extras import need
 from .._base.refuse import refuse, shown, warn
 from .._base.version import __version__
-from .._base.whole_files import replacing
+from .._base.whole_files import exporting
 from ..errors import ArgumentError, JobWarning
 from ..export._axes import is_open
 from ..export._files import as_path
@@ -157,7 +157,7 @@ def _tensor(onnx: Any, name: str, array: np.ndarray) -> Any:
 
 def _save(what: str, onnx: Any, model: Any, path: Path, external: bool) -> None:
     data = path.with_name(path.name + ".data")
-    with replacing(what, path) as staged:
+    with exporting(what, path) as staged:
         if external:
             data.unlink(missing_ok=True)  # the library appends
             onnx.save_model(model, str(staged), save_as_external_data=True, location=data.name, size_threshold=_LARGE)

@@ -375,8 +375,8 @@ class Fit:
         self._wait_for(end)
 
     def _add_row(self, step: int, logs: Mapping[str, Any]) -> None:
-        rows = self.history.rows
-        row = {"epoch": self.shown_epoch, "step": step, **logs}
+        rows, stale = self.history.rows, () if self.validated == step else self.validation_logs
+        row = {"epoch": self.shown_epoch, "step": step, **{name: value for name, value in logs.items() if name not in stale}}
         if rows and rows[-1]["step"] == step:
             rows.pop()
         rows.append(row)

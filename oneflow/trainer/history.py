@@ -17,7 +17,7 @@ class History:
 
     Attributes:
       rows: one for each epoch and for each validation in the midst of one: ``epoch``, ``step`` (the last one before it), means
-        over the epoch, results of the validation.
+        over the epoch, results of the validation that took place there.
       steps: one for each ``log_every_n_steps``-th step: ``epoch``, ``step``, and the numbers of its batch. A run that goes on
         begins a new list; loggers have the earlier ones.
 

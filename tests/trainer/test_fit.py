@@ -647,3 +647,12 @@ def test_a_metric_of_the_training_is_not_missed_in_a_test(recwarn):
 def test_an_argument_that_does_not_exist_is_told_as_the_trainers() -> None:
     with pytest.raises(TypeError, match=r"Trainer\.__init__\(\) got an unexpected keyword argument 'epochs'"):
         flow.Trainer(epochs=3)  # type: ignore[call-arg]
+
+
+def test_the_history_has_a_validation_once():
+    told = []
+    hook = flow.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: told.append(logs["val_loss"]))
+    trainer = quiet(max_epochs=1, callbacks=hook, val_check_interval=4)
+    history = trainer.fit(jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data(20, seed=1))  # 6 steps
+    assert [row["step"] for row in history.rows] == [3, 5] and len(history["val_loss"]) == 1
+    assert told == history["val_loss"]  # hooks see the latest one

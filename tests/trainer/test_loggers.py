@@ -13,7 +13,7 @@ import trainer_jobs as jobs
 from trainer_jobs import quiet
 
 import oneflow as flow
-from oneflow.errors import ArgumentError, CallbackError, MissingExtraError, ModeError
+from oneflow.errors import ArgumentError, CallbackError, DataError, MissingExtraError, ModeError
 
 
 def fit(logger, epochs=2, **options):
@@ -404,3 +404,24 @@ def test_a_logger_that_fails_at_the_end_is_named(tmp_path, method):
     saving = flow.callbacks.ModelCheckpoint(tmp_path)
     with pytest.raises(CallbackError, match=f"Failing.{method} raised RuntimeError.*the disk is gone"):
         fit(Failing(), epochs=1, callbacks=saving)
+
+
+@pytest.mark.parametrize("columns", [("a",), ("a", "b")])
+def test_a_csv_file_that_the_disk_refuses_is_named_and_keeps_what_it_had(tmp_path, monkeypatch, columns):
+    logger = flow.loggers.CSVLogger(tmp_path, flush_seconds=0.0)
+    logger.prepare(str(tmp_path), None)
+    logger.begin(None, 0)
+    logger.log_metrics({"a": 1.5}, 0)
+    before = Path(logger.path).read_text()
+
+    def refuses(writer, rows):
+        writer.writerow(rows[0])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(csv.DictWriter, "writerows", refuses)
+        with pytest.raises(DataError, match="(?s)cannot write its file: No space left on device.*metrics.csv"):
+            logger.log_metrics(dict.fromkeys(columns, 2.5), 1)
+    assert Path(logger.path).read_text() == before and [p.name for p in Path(logger.log_dir).iterdir()] == ["metrics.csv"]
+    logger.save()
+    assert [row["a"] for row in table(logger.path)] == ["1.5", "2.5"]

@@ -35,6 +35,9 @@ def show_users_frames(error: BaseException, *, is_miscalled: bool = False) -> No
         error.__traceback__ = without_library(error.__traceback__)
     if is_ours:
         error.__context__ = _not_the_librarys(error.__context__)
+    cause = error.__cause__ if isinstance(error, OneFlowError) else None
+    if cause is not None and (isinstance(cause, OSError) or not is_accident(cause)):  # the disk's refusals are no defects
+        cause.__traceback__ = without_library(cause.__traceback__)
     if isinstance(error, KeyboardInterrupt) and error.__cause__ is not None:  # JAX says so where in our code it was
         error.__cause__ = _not_the_librarys(error.__cause__)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -506,3 +507,14 @@ def test_manager_needs_a_directory(session: FakeSession, tmp_path: Path) -> None
     with pytest.raises(ArgumentError, match="prefix"):
         SimpleCheckPointManager(tmp_path, "../x")
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_disk_that_refuses_is_told_without_the_librarys_frames(tmp_path, monkeypatch):
+    def refuses(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("oneflow.checkpoint.atomic._write_file", refuses)
+    with pytest.raises(CheckpointError, match="No space left on device; nothing was changed") as caught:
+        save(tmp_path / "c", {"w": np.ones(2)})
+    told = "".join(traceback.format_exception(caught.value))
+    assert "OSError: [Errno 28] No space left on device" in told and "atomic.py" not in told

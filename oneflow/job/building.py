@@ -241,7 +241,8 @@ def _micro_batch(graph: Graph, blob: Blob) -> Blob:
     if steps <= 1 or blob.batch_axis != 0:
         return blob
     if blob.shape[0] % steps:
-        rule = f"job {graph.name!r}: input {blob.op_name!r} of shape {blob.shape} does not divide into {steps} micro-batches"
+        label = graph.inputs[_number(graph, blob)].label
+        rule = f"job {graph.name!r}: input {label!r} of shape {blob.shape} does not divide into {steps} micro-batches"
         refuse(ShapeError, rule, source=graph.source,
                hint="train.num_gradient_accumulation_steps of the job's FunctionConfig has to divide the batch")  # fmt: skip
     return unpack(blob, steps)

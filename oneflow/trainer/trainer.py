@@ -164,8 +164,8 @@ class Trainer(Settings):
             results of rows with it: the job returns its losses unweighted, and minimizes them times ``sample_weight``.
           val_job: a predict job; its short batches are padded, and padding does not count.
           val_data: as ``data``; not shuffled.
-          ckpt_path: a checkpoint to go on from: a path, or ``"last"`` for the newest that ``ModelCheckpoint(save_last=True)``
-            has saved, if any. Of a checkpoint that no trainer made, the train job's step counter is the step.
+          ckpt_path: a checkpoint to go on from: a path, ``"best"`` for that of the ModelCheckpoint, or ``"last"`` for the newest
+            that ``ModelCheckpoint(save_last=True)`` has saved, if any. Of a checkpoint that no trainer made, the train job's step counter is the step.
         Returns: the history, of the earlier part of a training that goes on, too.
         Raises:
           ArgumentError: jobs or data of another kind; neither ``max_epochs`` nor ``max_steps`` was given; a result or a metric is
@@ -194,7 +194,7 @@ class Trainer(Settings):
         preemption = next((c for c in self.callbacks if isinstance(c, Preemption)), None)
         own = as_default(common_session("Trainer.fit", [*jobs, *([] if val_job is None else [val_job])]))
         with own, preemption.in_force() if preemption is not None else contextlib.nullcontext():  # also while jobs are built
-            checkpoint = self._checkpoint(ckpt_path, best=False)
+            checkpoint = self._checkpoint(ckpt_path)
             self.should_stop = self.interrupted = False
             fit = Fit(self, jobs, data, val_job, val_data)
             if fit.count is None and data is None and (self.max_steps is None or self.max_steps < 0):
@@ -309,15 +309,15 @@ class Trainer(Settings):
         if current_or_none() is not None:
             refuse(ModeError, f"Trainer.{what} was called inside the body of a job")
 
-    def _checkpoint(self, given: Any, *, best: bool) -> str | None:
+    def _checkpoint(self, given: Any) -> str | None:
         """Where the checkpoint is that was asked for; None for none."""
         if given is None:
             return None
         if not isinstance(given, (str, os.PathLike)) or not str(given):
-            refuse(ArgumentError, f'ckpt_path must be a path, "last" or None, got {shown(given)}')
+            refuse(ArgumentError, f'ckpt_path must be a path, "best", "last" or None, got {shown(given)}')
         if given == "last":
             return self._last_checkpoint()
-        if given == "best" and best:
+        if given == "best":
             saving = self.checkpoint_callback
             if saving is None or not saving.best_model_path:
                 refuse(ArgumentError, 'ckpt_path="best" needs a ModelCheckpoint that has saved')
@@ -340,7 +340,7 @@ class Trainer(Settings):
         return found
 
     def _load(self, ckpt_path: Any) -> None:
-        path = self._checkpoint(ckpt_path, best=True)
+        path = self._checkpoint(ckpt_path)
         if path is None and ckpt_path is not None:
             refuse(CheckpointNotFoundError, "no checkpoint has been saved as the last one")
         if path is not None:

@@ -330,6 +330,8 @@ def test_paths_that_lead_nowhere(tmp_path):
         quiet(max_epochs=1).fit(jobs.train_job(), jobs.data(), ckpt_path="last")
     with pytest.raises(ArgumentError, match="needs a ModelCheckpoint that has saved"):
         quiet().test(jobs.eval_job(), jobs.data(), ckpt_path="best")
+    with pytest.raises(ArgumentError, match="needs a ModelCheckpoint that has saved"):
+        quiet(max_epochs=1).fit(jobs.train_job(), jobs.data(), ckpt_path="best")
     with pytest.raises(ArgumentError, match="ckpt_path must be a path"):
         quiet(max_epochs=1).fit(jobs.train_job(), jobs.data(), ckpt_path=3)
 

@@ -128,7 +128,7 @@ class Batcher:
         while self._in_flight < self._most_in_flight:
             if not queue.waiting:
                 return
-            full = queue.rows >= self.model.batch_sizes[-1] or not self.model.settings.batching or not self._waits
+            full = queue.rows >= self.model.batch_sizes[-1] or not self.model.joins_requests or not self._waits
             enough = full or due or (self.model.settings.max_delay is None and len(queue.waiting) >= queue.expected)
             left = queue.waiting[0].since + self.model.settings.longest_delay - time.perf_counter()
             if left > 0 and not enough:
@@ -156,7 +156,7 @@ class Batcher:
             queue.rows -= first.rows
             batch.append(first)
             room -= first.rows
-            if not self.model.settings.batching:
+            if not self.model.joins_requests:
                 break
         return batch
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from ._protocol import InferRequest, Tensor, datatype_of, sized
 from ._settings import ModelSettings
 from ._sizes import accepted_sizes, batch_axis, combinations
 
+logger = logging.getLogger("oneflow.serving")
 _TIMED_RUNS = 3
 _HANDLED = 50  # requests that are timed together
 # Rows that take so many times as long as parsing their request and encoding its answer: measured, with 32 clients on two cores,
@@ -46,6 +49,7 @@ class Model:
       inputs, outputs: what requests give and get.
       batch: the name of the batch axis, along which requests are joined; None where they are run one by one.
       batch_sizes: the sizes that batches are padded to.
+      mixes_rows: a row's results depend on the other rows of its batch. Then requests are run one by one and without padding.
       platform: the format that it was read from.
       without_native: why XLA computes its convolutions and products; "" where the native part does.
       sharing: as how many programs at the same time the native part shares the cores with, of those offered.
@@ -77,6 +81,16 @@ class Model:
         self.sharing = self._best_sharing(exported, sharing)
         with native.sharing_cores(self.sharing):
             self._programs, seconds = self._compile(exported)
+        self.mixes_rows = self.max_batch_size > 1 and self._mixes_rows(combinations(exported, settings)[-1])
+        if self.mixes_rows:
+            accepted = {**accepted, str(self.batch): self.batch_sizes}
+            self.inputs = [replace(tensor, accepted=accepted) for tensor in self.inputs]
+            logger.warning(
+                "model %r, version %s: the results of a row depend on the other rows of its batch: requests are run one by one, "
+                "and have as many rows as one of its batch sizes\n  try        an export with a fixed batch (dynamic_axes={}), or "
+                '"batch_sizes" in config.json: %s are compiled',
+                name, version, ", ".join(map(str, self.batch_sizes)),
+            )  # fmt: skip
         self._taken = rows_to_take(seconds) if self.batch else {1: 1}
 
     def _compile(self, exported: ExportedFunction) -> tuple[dict[tuple[Key, int], Callable[..., list[Any]]], dict[int, float]]:
@@ -92,6 +106,22 @@ class Model:
                 seconds[rows] = min(_run(program, arrays) for _ in range(_TIMED_RUNS))
             made[key, rows] = program
         return made, seconds
+
+    def _mixes_rows(self, sizes: Mapping[str, int]) -> bool:
+        """Whether the first row's results change with the others, found by trying: with zeros, and with ones in the others."""
+        program = self._programs[tuple(sizes[name] for name in self._rest), sizes[str(self.batch)]]
+        zeros = [np.zeros(sized(t.shape, sizes), t.dtype) for t in self.inputs]
+        others = [array.copy() for array in zeros]
+        for array in others:
+            array[1:] = 1
+        results = zip(program(*zeros), program(*others), strict=True)
+        firsts = [[np.asarray(a)[:1].astype(np.float64) for a in pair] for pair in results]
+        return not all(np.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True) for one, other in firsts)
+
+    @property
+    def joins_requests(self) -> bool:
+        """Whether requests may share a batch."""
+        return self.settings.batching and not self.mixes_rows
 
     def _best_sharing(self, exported: ExportedFunction, choices: Sequence[int]) -> int:
         """How many programs are to share the cores: the most, so that each has one thread, if rows are light.
@@ -185,11 +215,12 @@ class Model:
 
         made = {"name": self.name, "platform": self.platform, "backend": "oneflow", "max_batch_size": self.max_batch_size,
                 "input": [described(t) for t in self.inputs], "output": [described(t) for t in self.outputs]}  # fmt: skip
-        if self.batch:
+        if self.batch and self.joins_requests:
             made["dynamic_batching"] = {"preferred_batch_size": list(self.batch_sizes),
                                         "max_queue_delay_microseconds": round(self.settings.longest_delay * 1e6)}  # fmt: skip
         kernels = f"XLA: {self.without_native}" if self.without_native else "native part"
-        parameters = {"kernels": kernels, **({"native_threads": str(self.threads)} if self.threads else {})}
+        mixing = {"mixes_rows": "true"} if self.mixes_rows else {}
+        parameters = {"kernels": kernels, **mixing, **({"native_threads": str(self.threads)} if self.threads else {})}
         return {**made, "parameters": {name: {"string_value": value} for name, value in parameters.items()}}
 
 

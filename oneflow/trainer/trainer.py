@@ -165,7 +165,8 @@ class Trainer(Settings):
           val_job: a predict job; its short batches are padded, and padding does not count.
           val_data: as ``data``; not shuffled.
           ckpt_path: a checkpoint to go on from: a path, ``"best"`` for that of the ModelCheckpoint, or ``"last"`` for the newest
-            that ``ModelCheckpoint(save_last=True)`` has saved, if any. Of a checkpoint that no trainer made, the train job's step counter is the step.
+            that ``ModelCheckpoint(save_last=True)`` has saved, if any. Of a checkpoint that no trainer made, the train job's
+            step counter is the step.
         Returns: the history, of the earlier part of a training that goes on, too.
         Raises:
           ArgumentError: jobs or data of another kind; neither ``max_epochs`` nor ``max_steps`` was given; a result or a metric is

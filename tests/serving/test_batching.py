@@ -243,3 +243,24 @@ time.sleep(0.05)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
+
+
+def test_rows_that_depend_on_each_other_are_neither_joined_nor_padded(
+    tmp_path: Path, start: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    @flow.global_function("predict")
+    def centered(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+        return flow.identity(x - flow.math.reduce_mean(x, axis=[0], keepdims=True), name="y")
+
+    (tmp_path / "models").mkdir()
+    flow.export.stablehlo(centered, tmp_path / "models" / "affine.stablehlo")
+    with caplog.at_level("WARNING", "oneflow.serving"):
+        _, http = start(batch_sizes=[1, 4], max_delay_ms=FOR_EVER)
+    assert "the results of a row depend on the other rows of its batch" in caplog.text
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    status, answer = http.infer(x)
+    np.testing.assert_allclose(values(answer, answer["outputs"][0]["name"]), x - x.mean(0))
+    status, answer = http.infer(x[:1])  # at once: it waits for no others
+    assert status == 200 and not values(answer, answer["outputs"][0]["name"]).any()
+    status, answer = http.infer(x[:3])
+    assert status == 400 and "must be 1 or 4, got 3" in answer["error"]

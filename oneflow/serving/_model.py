@@ -87,7 +87,7 @@ class Model:
             self.inputs = [replace(tensor, accepted=accepted) for tensor in self.inputs]
             logger.warning(
                 "model %r, version %s: the results of a row depend on the other rows of its batch: requests are run one by one, "
-                "and have as many rows as one of its batch sizes\n  try        an export with a fixed batch (dynamic_axes={}), or "
+                "with as many rows as one of its batch sizes\n  try        an export with a fixed batch (dynamic_axes={}), or "
                 '"batch_sizes" in config.json: %s are compiled',
                 name, version, ", ".join(map(str, self.batch_sizes)),
             )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import operator
 import pickle
 from typing import Any
 
@@ -162,14 +163,16 @@ def test_assigning_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "set_off",
+    ("name", "off"),
     [
-        lambda c: c.enable_auto_mixed_precision(False), lambda c: c.enable_qat(False), lambda c: c.enable_ssp(False),
-        lambda c: c.train.num_gradient_accumulation_steps(1), lambda c: c.indexed_slices_optimizer_conf({"enable": False}),
+        ("enable_auto_mixed_precision", False), ("enable_qat", False), ("enable_ssp", False),
+        ("train.num_gradient_accumulation_steps", 1), ("indexed_slices_optimizer_conf", {"enable": False}),
     ],
 )  # fmt: skip
-def test_what_is_not_built_can_be_switched_off(set_off: Any) -> None:
-    set_off(flow.FunctionConfig())
+def test_what_is_not_on_can_be_switched_off(name: str, off: Any) -> None:
+    config = flow.FunctionConfig()
+    operator.attrgetter(name)(config)(off)
+    assert config.get(name) == off
 
 
 def test_dicts_are_taken_as_they_are_now() -> None:

@@ -53,12 +53,16 @@ def problems(draw: st.DrawFn) -> tuple[Any, ...]:
     return x, w.astype(np.float32), rng.normal(size=out).astype(np.float32), residual, product, epilogue
 
 
-@settings(deadline=None, max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(problem=problems(), threads=st.integers(1, 3))
-def test_a_product_in_float32(problem: tuple[Any, ...], threads: int, parallel: Any, products: Any) -> None:
+def same_in_float32(problem: tuple[Any, ...], threads: int, parallel: Any, products: Any) -> None:
     with parallel(threads):
         got = products.computed(problem, np.float32)
     np.testing.assert_allclose(got, products.reference(*problem), rtol=2e-5, atol=2e-5)
+
+
+@settings(deadline=None, max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=problems(), threads=st.integers(1, 3))
+def test_a_product_in_float32(problem: tuple[Any, ...], threads: int, parallel: Any, products: Any) -> None:
+    same_in_float32(problem, threads, parallel, products)
 
 
 @settings(deadline=None, max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -161,9 +165,7 @@ def many_windows(draw: st.DrawFn) -> tuple[Any, ...]:
 @settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=many_windows(), threads=st.integers(1, 3))
 def test_many_windows_of_few_channels(problem: tuple[Any, ...], threads: int, parallel: Any, products: Any) -> None:
-    with parallel(threads):
-        got = products.computed(problem, np.float32)
-    np.testing.assert_allclose(got, products.reference(*problem), rtol=2e-5, atol=2e-5)
+    same_in_float32(problem, threads, parallel, products)
 
 
 @pytest.mark.parametrize("shape, weights, groups, kernel", [

@@ -159,4 +159,6 @@ def test_losses_and_norms_neither_overflow_nor_vanish():
 
 
 def test_settings_that_always_failed():
-    flow.FunctionConfig().exp_run_conf({})
+    config = flow.FunctionConfig()
+    config.exp_run_conf({})
+    assert config.get("exp_run_conf") == {}

@@ -130,12 +130,16 @@ def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def write_docs(path: Path, sections: Sequence[Section], mode: str) -> None:
-    """Replaces the text between the two marks of the page."""
-    text = path.read_text(encoding="utf-8")
-    before, found, rest = text.partition(BEGIN)
-    _, closed, after = rest.partition(END)
-    if not found or not closed:
-        sys.exit(f"{path} lacks the lines {BEGIN!r} and {END!r}")
+    """Puts the tables of a run between the two marks of the page."""
     intro = f"From a {mode} run on {'; '.join(machine())}."
-    body = "\n\n".join([BEGIN, intro, *map(as_markdown, sections), END])
-    path.write_text(before + body + after, encoding="utf-8")
+    write_between(path, (BEGIN, END), "\n" + "\n\n".join([intro, *map(as_markdown, sections)]) + "\n")
+
+
+def write_between(path: Path, marks: tuple[str, str], body: str) -> None:
+    """Replaces the text between two lines of a page; ends the program where it lacks them."""
+    begin, end = marks
+    before, found, rest = path.read_text(encoding="utf-8").partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        sys.exit(f"{path} lacks the lines {begin!r} and {end!r}")
+    path.write_text(f"{before}{begin}\n{body}\n{end}{after}", encoding="utf-8")

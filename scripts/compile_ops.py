@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "ops"), str(ROOT / "tests" / "onnx")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "ops"), str(ROOT / "tests" / "onnx")]
 
 import numpy as np  # noqa: E402
 from running import OTHERWISE, ROWS, arrays_of, dtypes_of, first_rows, job_of  # noqa: E402
 
 import oneflow as flow  # noqa: E402
+from benchmarks.report import write_between  # noqa: E402
 from oneflow._targets.process import WorkerProcess  # noqa: E402
 from oneflow.job.planning import plan_for  # noqa: E402
 
@@ -107,9 +108,7 @@ def main() -> None:
         table += [f"| {name} | {target} | {which} | {_cell(why)} |" for name, target, which, why in lines]
     print("\n".join(table))
     if options.write:
-        text = PAGE.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(table) + f"\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+        write_between(PAGE, (BEGIN, END), "\n".join(table))
 
 
 def _cell(text: str) -> str:

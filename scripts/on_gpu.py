@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 import run_tests_on  # noqa: E402
 
 from benchmarks.cases import accelerator  # noqa: E402
-from benchmarks.report import Section, as_markdown, as_text, machine  # noqa: E402
+from benchmarks.report import Section, as_markdown, as_text, machine, write_between  # noqa: E402
 
 PAGE = ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- on_gpu: begin -->", "<!-- on_gpu: end -->"
@@ -73,12 +73,9 @@ def tested(paths: Sequence[str], platforms: str, workers: int) -> tuple[list[str
 
 def written(path: Path, body: str) -> None:
     """Puts the tables between the two marks of a page; a file that is not there is made."""
-    text = path.read_text(encoding="utf-8") if path.exists() else f"{BEGIN}\n{END}\n"
-    before, found, rest = text.partition(BEGIN)
-    _, closed, after = rest.partition(END)
-    if not found or not closed:
-        raise SystemExit(f"{path} lacks the lines {BEGIN!r} and {END!r}")
-    path.write_text(f"{before}{BEGIN}\n{body}\n{END}{after}", encoding="utf-8")
+    if not path.exists():
+        path.write_text(f"{BEGIN}\n{END}\n", encoding="utf-8")
+    write_between(path, (BEGIN, END), body)
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -100,10 +100,14 @@ def labels_of(order: Sequence[Node]) -> Iterator[tuple[Node, Blob]]:
     """Losses, each with the Blob that its class labels come from, up to changes of shape and integer dtype."""
     for node in order:
         if node.op.labels is not None:
-            blob = node.inputs[node.op.labels[0]]
-            while blob.node.op.keeps_values and blob.node.inputs[0].dtype.is_integer:
-                blob = blob.node.inputs[0]
-            yield node, blob
+            yield node, source_of_integers(node.inputs[node.op.labels[0]])
+
+
+def source_of_integers(blob: Blob) -> Blob:
+    """Where the elements of an integer Blob come from, up to changes of shape and integer dtype."""
+    while blob.node.op.keeps_values and blob.node.inputs[0].dtype.is_integer:
+        blob = blob.node.inputs[0]
+    return blob
 
 
 def _check_inputs(graph: Graph, node: Node) -> None:

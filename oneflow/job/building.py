@@ -35,7 +35,7 @@ from ..runtime.variants import Variants
 from .declaration import Declaration
 from .rates import LearningRates
 from .results import Conversion, array_spec, converter
-from .step_checks import label_check, loss_check
+from .step_checks import feed_check, loss_check
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,7 +134,7 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
     return BuiltJob(
         graph,
         made,
-        Feeds(declared.users_name or declared.name, graph.inputs, structure, own_part, label_check(graph)),
+        Feeds(declared.users_name or declared.name, graph.inputs, structure, own_part, feed_check(graph)),
         Delivery(
             declared.name,
             process.delivery,

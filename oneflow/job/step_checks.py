@@ -1,4 +1,4 @@
-"""Looks, now and then, at the labels that a train job is fed and at its loss, and warns once of each kind of mistake.
+"""Looks, now and then, at the labels and indices that a train job is fed and at its loss, and warns once of each kind of mistake.
 
 On the host, at most fifty times per second: labels that are wrong once are mostly wrong from the start, and a loss that is not
 finite stays so. Counting both on the device, at each step, would make small steps 5 % longer.
@@ -17,7 +17,7 @@ import numpy as np
 
 from .._signature.local import LocalTensor
 from ..compiler.analysis import ancestors
-from ..compiler.host_plan import labels_of
+from ..compiler.host_plan import labels_of, source_of_integers
 from ..graph.graph import Graph
 from ..graph.node import Blob, Node
 
@@ -29,16 +29,18 @@ _log = logging.getLogger("oneflow")
 LOSS = "the loss"  # in ``Graph.warned``: a loss that is not finite has been reported, or somebody else looks at it
 
 
-# --- labels
+# --- labels and indices
 
 
-def label_check(graph: Graph) -> Callable[[Sequence[Any]], None] | None:
-    """A function that looks at the feeds of each call; None where no input is the labels of a loss.
+def feed_check(graph: Graph) -> Callable[[Sequence[Any]], None] | None:
+    """A function that looks at the feeds of each call; None where no input is the labels of a loss, or the rows of a table.
 
     Readers check labels themselves, see ``runtime/host.py``.
     """
     places = {spec.blob.node: i for i, spec in enumerate(graph.inputs) if spec.kind == "Numpy"}
-    found = [(places[blob.node], node) for node, blob in labels_of(graph.nodes) if blob.node in places]
+    gathers = [node for node in graph.nodes if node.op.gathers_rows is not None and node.op.gathers_rows(node.attrs)]
+    read = [*labels_of(graph.nodes), *((node, source_of_integers(node.inputs[1])) for node in gathers)]
+    found = [(places[blob.node], node) for node, blob in read if blob.node in places]
     if not graph.train or not found:
         return None
     due, step = 0.0, -1
@@ -51,22 +53,26 @@ def label_check(graph: Graph) -> Callable[[Sequence[Any]], None] | None:
             for place, node in found:
                 fed = getattr(feeds[place], "array", feeds[place])  # of a part of a batch
                 if isinstance(fed, np.ndarray) and fed.size and node.name not in graph.warned:
-                    _look_at_labels(graph, node, fed, step)
+                    _look_at_integers(graph, node, fed, step)
 
     return look
 
 
-def _look_at_labels(graph: Graph, node: Node, fed: np.ndarray, step: int) -> None:
-    assert node.op.labels is not None
-    classes = node.inputs[node.op.labels[1]].shape[-1]
-    if fed.min() >= 0 and fed.max() < classes:
+def _look_at_integers(graph: Graph, node: Node, fed: np.ndarray, step: int) -> None:
+    if node.op.labels is not None:
+        kind, place, count = "labels", "the loss", node.inputs[node.op.labels[1]].shape[-1]
+        become, other = "they have no gradient", "more units in the last layer"
+    else:
+        kind, place, count = "indices", "the op", node.inputs[0].shape[0]
+        become, other = "they read zeros", "a table of more rows"
+    if fed.min() >= 0 and fed.max() < count:
         return
     graph.warned.add(node.name)
     _log.warning(
-        "oneflow: %d of %d labels (%d to %d) that call %d of job %r was fed are not in [0, %d): they have no gradient\n"
-        "  the loss   %s   %s\n  try        labels from 0 to %d, or more units in the last layer",
-        int(((fed < 0) | (fed >= classes)).sum()), fed.size, fed.min(), fed.max(), step, graph.name, classes,
-        node.source, node.source.text, classes - 1,
+        "oneflow: %d of %d %s (%d to %d) that call %d of job %r was fed are not in [0, %d): %s\n"
+        "  %-9s  %s   %s\n  try        %s from 0 to %d, or %s",
+        int(((fed < 0) | (fed >= count)).sum()), fed.size, kind, fed.min(), fed.max(), step, graph.name, count, become,
+        place, node.source, node.source.text, kind, count - 1, other,
     )  # fmt: skip
 
 

@@ -46,6 +46,24 @@ def test_labels_that_are_not_classes(caplog, labels, told):
     assert "test_step_checks.py" in text and "sparse_softmax_cross_entropy_with_logits(" in text
 
 
+@pytest.mark.parametrize(("ids", "told"), [((0, 9, 10), "1 of 3 indices (0 to 10)"), ((-1, 5, 12), "2 of 3 indices (-1 to 12)")])
+def test_indices_that_are_no_rows_of_a_table(caplog, ids, told):
+    @flow.global_function("train")
+    def train(ids: tp.Numpy.Placeholder((3,), dtype=flow.int64)) -> tp.Numpy:
+        words = flow.layers.embedding(flow.cast(ids, flow.int32), 10, 4, name="words")
+        flow.optimizer.SGD(0.1).minimize(words)
+        return words
+
+    train(np.array([0, 5, 9]))
+    time.sleep(PAUSE)
+    for _ in range(2):
+        train(np.array(ids))
+        time.sleep(PAUSE)
+    (text,) = messages(caplog)
+    assert told in text and "call 1 of job 'train' was fed are not in [0, 10): they read zeros" in text
+    assert "flow.layers.embedding(" in text and "indices from 0 to 9" in text
+
+
 def test_good_labels_of_all_dtypes(caplog):
     for dtype, kind in ((flow.int8, np.int8), (flow.uint8, np.uint8), (flow.int64, np.int64)):
         flow.clear_default_session()

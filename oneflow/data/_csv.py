@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import os
@@ -47,10 +48,12 @@ class CsvFile:
         if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
             refuse(ArgumentError, f"delimiter must be one character, got {delimiter!r}")
         try:
-            self._starts, self._ends = _row_spans(self.path)
+            self._starts, self._ends = _row_spans(self.path, delimiter)
             self.identity = {"kind": "csv", "file": stamp(path), "missing": missing, "delimiter": delimiter, "header": header}
         except OSError as error:
             refuse(DataError, f"cannot read {self.path!r}: {error.strerror}")
+        except csv.Error as error:
+            refuse(DataError, f"a CSV file cannot be read: {error}", found=[("file", self.path)])
         self._first = int(header)
         if len(self._starts) <= self._first:
             refuse(DataError, f"{self.path!r} holds no rows")
@@ -139,16 +142,24 @@ class CsvFile:
             refuse(DataError, "a cell of a CSV file cannot be read as its feature's kind", found=rows, hint=hint)
 
 
-def _row_spans(path: str) -> tuple[np.ndarray, np.ndarray]:
+def _row_spans(path: str, delimiter: str) -> tuple[np.ndarray, np.ndarray]:
     """The beginning and end of each row. Line breaks inside quotes and empty lines do not count."""
     ends, size, quotes = [], 0, 0
+    before = np.zeros(256, bool)  # the bytes before a quote that begins a cell, or comes second in a pair of them
+    before[[0x0A, 0x0D, 0x22, delimiter.encode()[-1]]] = True
+    last = b"\n"
     with open_regular(path) as file:
         while block := file.read(1 << 24):
             data = np.frombuffer(block, np.uint8)
-            newline = np.flatnonzero(data == 0x0A)
-            inside = np.cumsum(data == 0x22)
-            ends.append(newline[(inside[newline] + quotes) % 2 == 0] + size + 1)
-            size, quotes = size + len(block), quotes + int(inside[-1])
+            newline, quote = np.flatnonzero(data == 0x0A), np.flatnonzero(data == 0x22)
+            opening = quote[quotes % 2 :: 2]
+            preceding = np.frombuffer(last + block, np.uint8)[opening]
+            after_mark = size == 0 and block.startswith(codecs.BOM_UTF8 + b'"')
+            if not before[preceding[int(after_mark) :]].all():
+                return _row_spans_by_reading(path, delimiter)
+            inside = np.searchsorted(quote, newline)
+            ends.append(newline[(inside + quotes) % 2 == 0] + size + 1)
+            size, quotes, last = size + len(block), quotes + len(quote), block[-1:]
         starts = np.concatenate([np.zeros(1, np.int64), *ends])
         stops = np.append(starts[1:], size)
         full = []
@@ -158,6 +169,26 @@ def _row_spans(path: str) -> tuple[np.ndarray, np.ndarray]:
     keep = np.ones(len(starts), bool)
     keep[stops - starts <= 2] = full
     return starts[keep], stops[keep]
+
+
+def _row_spans_by_reading(path: str, delimiter: str) -> tuple[np.ndarray, np.ndarray]:
+    """The same where quotes stand inside of cells that do not begin with one: there they are characters like others."""
+    starts, ends, at = [], [], 0
+    with io.BufferedReader(open_regular(path)) as file:
+
+        def lines() -> Iterator[str]:
+            nonlocal at
+            for line in file:
+                at += len(line)
+                yield line.decode("utf-8", "surrogateescape")
+
+        begin = 0
+        for row in csv.reader(lines(), delimiter=delimiter):
+            if row:
+                starts.append(begin)
+                ends.append(at)
+            begin = at
+    return np.array(starts, np.int64), np.array(ends, np.int64)
 
 
 def _guess(cells: Sequence[str]) -> str:

@@ -29,7 +29,7 @@ def stamp(path: Path) -> list[Any]:
         status = os.stat(path)
     except (OSError, ValueError) as error:
         refuse_file(path, error)
-    return [os.path.abspath(path), status.st_size, int(status.st_mtime)]
+    return [os.path.abspath(path), status.st_size, status.st_mtime_ns]
 
 
 def refuse_file(path: Path, error: Exception) -> NoReturn:

@@ -141,9 +141,9 @@ class ArrayLoader:
             rows = ", ".join(f"{name}: {other[name]!r}, here {own[name]!r}" for name in own if other[name] != own[name])
             refuse(ArgumentError, f"the position is that of another ArrayLoader ({rows})",
                    hint="make the loader with the arguments it had, or begin without the saved position")  # fmt: skip
-        self._epoch = check.checked(self, "state['epoch']", check.integer(state.get("epoch"), low=0))
-        self._batch = check.checked(self, "state['batch']", check.integer(state.get("batch"), low=0, high=len(self)))
-        self._resumes = True
+        epoch = check.checked(self, "state['epoch']", check.integer(state.get("epoch"), low=0))
+        batch = check.checked(self, "state['batch']", check.integer(state.get("batch"), low=0, high=len(self)))
+        self._epoch, self._batch, self._resumes = epoch, batch, True
 
     def _identity(self) -> dict[str, Any]:
         return {"rows": self.rows, "batch_size": self.batch_size, "shuffle": self.shuffle, "seed": self.seed, "last": self.last}

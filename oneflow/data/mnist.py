@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import secrets
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -17,6 +15,7 @@ from .._base import check
 from .._base.bars import ForgivingFile
 from .._base.files import read_regular
 from .._base.refuse import refuse, shown
+from .._base.whole_files import replacing
 from ..errors import ArgumentError, DataError, DownloadError
 from ._npz import load_npz
 from .epoch import EpochArray
@@ -197,16 +196,15 @@ def _download(url: str, path: str, wanted: set[str]) -> None:
     folder = os.path.dirname(path) or os.curdir
     if not os.path.isdir(folder):
         refuse(ArgumentError, f"out_dir {folder!r} is not a directory", hint="create it first, or choose another out_dir")
-    partial = os.path.join(folder, f".{FILE}-{secrets.token_hex(6)}")
     try:
-        with open(partial, "xb") as file:
-            found = _fetch(url, file)
-            file.flush()
-            os.fsync(file.fileno())
-        if found not in wanted:
-            rule = "sha256 verification failed: the download is not the requested file"
-            refuse(DataError, rule, found=_checksums(url, wanted, found), hint="check url and hash_check; nothing was written")
-        os.replace(partial, path)
+        with replacing(path, durable=True) as partial:
+            with open(partial, "xb") as file:
+                found = _fetch(url, file)
+            if found not in wanted:
+                rule = "sha256 verification failed: the download is not the requested file"
+                refuse(
+                    DataError, rule, found=_checksums(url, wanted, found), hint="check url and hash_check; nothing was written"
+                )
     except DataError:
         raise
     except (OSError, ValueError, HTTPException) as error:  # an unknown scheme is a ValueError
@@ -214,16 +212,10 @@ def _download(url: str, path: str, wanted: set[str]) -> None:
         if isinstance(error, HTTPError):  # it keeps the connection open; and "HTTP Error 404: ..." is clearer than its reason
             reason = str(error)
             error.close()
-        try:
-            refuse(
-                DownloadError, f"cannot download {FILE}: {reason}", found=[("url", url), ("to", path)],
-                hint=f"leave url= out to use the MNIST of this package, or put the file at {path} yourself",
-            )  # fmt: skip
-        except DownloadError as refusal:
-            raise refusal from error
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(partial)
+        refuse(
+            DownloadError, f"cannot download {FILE}: {reason}", found=[("url", url), ("to", path)], cause=error,
+            hint=f"leave url= out to use the MNIST of this package, or put the file at {path} yourself",
+        )  # fmt: skip
 
 
 def _fetch(url: str, file: BinaryIO) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import secrets
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from .._base import cores
 from .._base.bars import ForgivingFile
 from .._base.files import read_regular
 from .._base.refuse import refuse, shown
+from .._base.whole_files import replacing
 from ..errors import ArgumentError, DataError
 from ._split import balanced
 from .parts import PartWriter, part_name
@@ -158,10 +158,8 @@ def _prepare(folder: str, paths: list[str], identity: dict[str, Any], overwrite:
         if name.startswith(".") and name.endswith(".tmp") and any(name.startswith(f".{os.path.basename(p)}.") for p in paths):
             os.unlink(os.path.join(folder, name))
     if found != wanted:
-        temporary = f"{manifest}.{secrets.token_hex(4)}"
-        with open(temporary, "w", encoding="utf-8") as file:
+        with replacing(manifest) as staged, open(staged, "w", encoding="utf-8") as file:
             json.dump(wanted, file, indent=1)
-        os.replace(temporary, manifest)
 
 
 def _names_parts(manifest: Any) -> bool:

@@ -208,7 +208,7 @@ class Records:
             origin = batch.origin.copy()
             origin[:, _FILE] = numbers[origin[:, _FILE]]
             origins.append(origin)
-            begin, end = batch.starts[0], batch.starts[-1] + batch.lengths[-1]  # the bytes between its records are copied, too
+            begin, end = batch.starts.min(), (batch.starts + batch.lengths).max()  # the bytes between its records are copied, too
             pieces.append(batch._block.data[begin:end])
             starts.append(batch.starts + (size - begin))
             size += len(pieces[-1])

@@ -139,7 +139,8 @@ class RecordSource:
         self.paths = list(paths)
         self._max_record_bytes = _want("max_record_bytes", max_record_bytes, 1)
         shards = _want("shards", shards, 1)
-        if _want("shard", shard) >= shards:
+        shard = _want("shard", shard)
+        if shard >= shards:
             refuse(ArgumentError, f"shard must be in [0, {shards}), got {shard}")
         if len(self.paths) < shards:
             refuse(
@@ -149,12 +150,11 @@ class RecordSource:
         for argument, flag in (("random_shuffle", random_shuffle), ("shuffle_after_epoch", shuffle_after_epoch)):
             if not isinstance(flag, (bool, np.bool_, int)):
                 refuse(ArgumentError, f"{argument} must be True or False, got {shown(flag)}")
-        if random_shuffle:
-            _want("shuffle_buffer_size", buffer_size, 1)
+        buffer_size = _want("shuffle_buffer_size", buffer_size, 1) if random_shuffle else 0
         self._shard, self._seed = shard, _want("seed", seed, -(2**63))
         self._range = range(*balanced(len(self.paths), shards, shard))
-        self._buffer_size = buffer_size if random_shuffle else 0
-        self._shuffles_files = shuffle_after_epoch
+        self._buffer_size = buffer_size
+        self._shuffles_files = bool(shuffle_after_epoch)
         self._chunk_bytes = CHUNK
         self._file: Any = None
         self._taken = self._drawn = 0

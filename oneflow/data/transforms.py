@@ -132,7 +132,8 @@ class RandomCrop(ImageTransform):
 
     def _fill_of(self, dtype: np.dtype) -> np.ndarray:
         """The fill as a value of the images' dtype."""
-        if dtype.kind in "iu" and not np.iinfo(dtype).min <= self.fill <= np.iinfo(dtype).max:
+        is_whole = np.isfinite(self.fill) and self.fill == int(self.fill)
+        if dtype.kind in "iu" and not (is_whole and np.iinfo(dtype).min <= self.fill <= np.iinfo(dtype).max):
             refuse(ArgumentError, f"RandomCrop: fill={self.fill:g} is not a value of {dtype} images")
         return np.asarray(self.fill).astype(dtype)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,12 @@ class Metric:
 
 def per_row(values: np.ndarray) -> np.ndarray:
     """The mean of each row, in float64."""
-    return values.reshape(len(values), -1).mean(axis=1, dtype=np.float64) if values.ndim else values.reshape(1).astype(np.float64)
+    return rows_of(values).mean(axis=1, dtype=np.float64)
+
+
+def rows_of(values: np.ndarray) -> np.ndarray:
+    """The elements of each row, of a single number as of one row: a matrix."""
+    return values.reshape(len(values), prod(values.shape[1:])) if values.ndim else values.reshape(1, 1)
 
 
 class Mean(Metric):
@@ -158,7 +164,7 @@ class Function(Metric):
     Args:
       function: takes arrays as ``inputs`` names them. Where ``per_row``, it gives a value for each row of a batch, and their
         mean is the metric; else it is given all rows at the end, and gives the metric: exact for any function, but everything
-        is kept until then.
+        is kept until then. Of weights only 0 matters to it, which leaves a row out.
       inputs: names of results or inputs of a job.
       name: in ``logs``; None: the function's.
       per_row: which of the two.

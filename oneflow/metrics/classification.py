@@ -12,12 +12,19 @@ from ..data.arrays import holds_numbers
 from ..errors import ArgumentError, ShapeError
 from .base import Metric
 
+_NO_CLASS = np.iinfo(np.int64).min
+
+
+def _squeezed(preds: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both, where targets may be a column."""
+    return preds, target[:, 0] if target.ndim == 2 and target.shape[1] == 1 and preds.ndim == 2 else target
+
 
 class _Classes(Metric):
     """A metric of predictions and the true classes.
 
     Predictions are scores with an axis of classes more than the targets (the last, or the second), or classes, or, for two
-    classes, scores of the second one.
+    classes, scores of the second one. Where one of its scores is NaN, an element counts as predicted wrongly.
     """
 
     def __init__(
@@ -50,19 +57,21 @@ class _Classes(Metric):
     def _pairs(
         self, weights: np.ndarray | None, arrays: tuple[np.ndarray, ...]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Predicted classes, true classes and weights, each as a vector, without what is to be ignored."""
-        preds, target = arrays
-        if target.ndim == 2 and target.shape[1] == 1 and preds.ndim == 2:
-            target = target[:, 0]
+        """Predicted classes, true classes and weights, each as a vector, without what is to be ignored.
+
+        The prediction of an element with a score of NaN is ``_NO_CLASS``.
+        """
+        preds, target = _squeezed(*arrays)
         scores = self._scores(preds, target)
         if scores is not None and scores.shape[-1] > 1:
-            predicted = scores.argmax(-1).reshape(-1)
+            flat = scores.reshape(-1, scores.shape[-1])
+            predicted, is_lost = flat.argmax(-1), np.isnan(flat).any(-1)
         else:
             if not self.state:  # a later batch may look so by chance
                 self._refuse_one_hot(preds, target)
             flat = preds.reshape(-1)
-            predicted = flat if flat.dtype.kind in "iub" else flat > self._threshold
-        return self._kept(predicted.astype(np.int64), target, weights)
+            predicted, is_lost = flat if flat.dtype.kind in "iub" else flat > self._threshold, np.isnan(flat)
+        return self._kept(np.where(is_lost, _NO_CLASS, predicted.astype(np.int64)), target, weights)
 
     def _refuse_one_hot(self, preds: np.ndarray, target: np.ndarray) -> None:
         """Refuses scores of several classes with one-hot targets, which would count as a yes or no for each class."""
@@ -99,7 +108,7 @@ class _Classes(Metric):
 
 
 class Accuracy(_Classes):
-    """The share of right predictions.
+    """The share of right predictions. One with a score of NaN is wrong.
 
     Args:
       preds: the name of the predictions: scores with an axis of classes (the last, or the second), classes, or, for two
@@ -155,7 +164,7 @@ class TopKAccuracy(_Classes):
 
     def accumulate(self, weights: np.ndarray | None, *arrays: np.ndarray) -> None:
         """Counts the rows."""
-        preds, target = arrays
+        preds, target = _squeezed(*arrays)
         scores = self._scores(preds, target)
         if scores is None:
             self._refuse_shapes(preds, target)
@@ -176,7 +185,7 @@ class TopKAccuracy(_Classes):
 
 
 class ConfusionMatrix(_Classes):
-    """How often each class was taken for each other one.
+    """How often each class was taken for each other one. An element with a score of NaN counts as taken for the next class.
 
     Args:
       num_classes: of them.
@@ -212,6 +221,7 @@ class ConfusionMatrix(_Classes):
         if n > 2 and preds.size == target.size and preds.dtype.kind == "f":  # a score each says nothing about more than two
             self._refuse_shapes(preds, target)
         predicted, true, each = self._pairs(weights, arrays)
+        predicted = np.where(predicted == _NO_CLASS, (true + 1) % n, predicted)
         for what, classes in (("target", true), ("prediction", predicted)):
             if classes.size and not (0 <= classes.min() and classes.max() < n):
                 low, high, scores = int(classes.min()), int(classes.max()), preds.size // target.size

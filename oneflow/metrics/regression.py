@@ -6,7 +6,7 @@ import numpy as np
 
 from .._base.refuse import refuse
 from ..errors import ShapeError
-from .base import Metric, per_row
+from .base import Metric, per_row, rows_of
 
 
 class _Pairs(Metric):
@@ -84,7 +84,7 @@ class R2Score(_Pairs):
 
     def accumulate(self, weights: np.ndarray | None, *arrays: np.ndarray) -> None:
         """Merges the rows' mean and spread with those of earlier ones."""
-        preds, target = (a.reshape(len(a), -1) for a in self._pair(arrays))
+        preds, target = (rows_of(a) for a in self._pair(arrays))
         if target.shape[1] != 1:
             refuse(ShapeError, f"R2Score takes one number for each row, got {target.shape[1]}")
         w = np.ones(len(target)) if weights is None else weights

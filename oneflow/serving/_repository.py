@@ -23,7 +23,7 @@ from ._protocol import RequestError
 from ._settings import CONFIG, ModelSettings, read
 
 logger = logging.getLogger("oneflow.serving")
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+NAME = re.compile(r"(?!stats\Z)[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")  # /v2/models/stats is a page of its own
 _SUFFIX = ".stablehlo"
 _UNLOADED = "unloaded"  # by request
 _LONGEST_VERSION = 18  # digits

@@ -128,11 +128,7 @@ class InferenceSession:
                 refuse(ArgumentError, f"InferenceSession: reload_seconds {problem}")
         self._tag, self._count, self._reload_seconds = tag, count, every
         self._state = _State.OPEN
-        self._jobs: dict[str, _Job] = {}
-        self._signatures: dict[str, Any] = {}
-        self._batch_sizes: dict[str, int] = {}
-        self._opened: str | None = None
-        self._checkpoint: str | None = None
+        self._begin_anew()
         self._condition = threading.Condition()
         self._reloading = threading.Lock()
         self._running = 0
@@ -148,6 +144,13 @@ class InferenceSession:
             refuse(ArgumentError, "InferenceSession.init() was called after launch()", hint="close() it first")
         self._devices = devices.local_devices(self._tag, self._count)
         self._state = _State.OPEN
+
+    def _begin_anew(self) -> None:
+        self._jobs: dict[str, _Job] = {}
+        self._signatures: dict[str, Any] = {}
+        self._batch_sizes: dict[str, int] = {}
+        self._opened: str | None = None
+        self._checkpoint: str | None = None
 
     # --- loading
 
@@ -170,10 +173,10 @@ class InferenceSession:
         size, problem = check.integer(batch_size, low=1, high=2**31 - 1)
         if problem:
             refuse(ArgumentError, f"set_job_batch_size: batch_size {problem}")
-        self._batch_sizes[_job_name(job_name)] = size
-        job = self._jobs.get(job_name)
+        job = self._jobs.get(_job_name(job_name))
         if job is not None:
             job.graph = job.graph.of_batch(size)
+        self._batch_sizes[job_name] = size
 
     @contextmanager
     def open(self, job_name: str, signature: Any = None, batch_size: int | None = None) -> Iterator[InferenceSession]:
@@ -398,7 +401,7 @@ class InferenceSession:
             while self._running:
                 self._condition.wait()
         self._watch.end()
-        self._jobs = {}
+        self._begin_anew()
 
     # --- looking at it
 
@@ -493,6 +496,8 @@ class _Watch:
                 except (OneFlowError, OSError) as error:
                     if not stop.is_set():
                         _logger.error("a newer version is not loaded: %s", error)
+                except Exception:  # the thread goes on, and looks again
+                    _logger.exception("a newer version is not loaded")
                 del alive
 
         self._thread = threading.Thread(target=work, name="oneflow-saved-models", daemon=True)

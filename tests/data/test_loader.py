@@ -284,7 +284,7 @@ def test_options(options, text):
         flow.data.ArrayLoader((X, Y), 4, **options)
 
 
-@pytest.mark.parametrize("state", [None, [], {"epoch": -1}, {"epoch": "a"}, {"batch": 99}, {"batch": None}])
+@pytest.mark.parametrize("state", [None, [], {"epoch": -1}, {"epoch": "a"}, {"epoch": 5, "batch": 99}, {"batch": None}])
 def test_a_position_that_cannot_be_is_refused(state):
     loader = flow.data.ArrayLoader(X, 5)
     whole = loader.state_dict()

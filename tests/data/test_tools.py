@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -549,3 +550,34 @@ def test_npz_files_that_are_damaged(tmp_path: Path) -> None:
             inputs.Arrays(path)
         except DataError:
             pass
+
+
+@pytest.mark.parametrize("rows", [
+    [["a", "b"], ['len 5"', "1"], ["x", "2"], ['6" by 7"', "3"], ["y", "4"]],
+    [["a", "b"], ['he said "no', "1"], ["two\nlines", "2"], ['"', "3"], ["", "4"]],
+    [["a", "b"], ['"quoted" and more', "1"], ['a""b', "2"]],
+])  # fmt: skip
+@pytest.mark.parametrize("quoting", ["as csv does", "none"])
+def test_quotes_inside_of_cells(tmp_path: Path, rows: list[list[str]], quoting: str) -> None:
+    path = tmp_path / "x.csv"
+    if quoting == "none" and not any("\n" in cell or cell.startswith('"') for row in rows for cell in row):
+        path.write_text("".join(",".join(row) + "\n" for row in rows))
+    else:
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows(rows)
+    with path.open(newline="") as file:
+        expected = list(csv.reader(file))[1:]
+    made = inputs.CsvFile(path)
+    assert len(made) == len(expected)
+    features = [pb.OFRecord.FromString(record).feature for record in made.records(0, len(made))]
+    assert [[f["a"].bytes_list.value[0].decode(), str(f["b"].int64_list.value[0])] for f in features] == expected
+
+
+def test_a_file_of_the_same_second_and_size_is_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("a\n1\n")
+    os.utime(path, ns=(0, 1_000_000_000))
+    before = inputs.CsvFile(path).identity
+    path.write_text("a\n2\n")
+    os.utime(path, ns=(0, 1_000_000_001))
+    assert inputs.CsvFile(path).identity != before

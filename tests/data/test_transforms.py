@@ -124,3 +124,11 @@ def test_batches_of_load_mnist_are_rows_for_a_loader():
 def test_mistakes(make, text):
     with pytest.raises((ArgumentError, ShapeError), match=text):
         make()
+
+
+@pytest.mark.parametrize("fill", [0.5, -1, 256, 1e30])
+def test_a_fill_that_images_cannot_hold(fill):
+    crop = flow.data.RandomCrop(3, padding=1, fill=fill)
+    with pytest.raises(ArgumentError, match="is not a value of uint8 images"):
+        crop(np.zeros((2, 1, 4, 4), np.uint8), np.random.default_rng(0))
+    assert crop(np.zeros((2, 1, 4, 4), np.float32), np.random.default_rng(0)).shape == (2, 1, 3, 3)

@@ -251,3 +251,31 @@ def test_names():
 def test_mistakes(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+def test_scores_that_are_nan_are_wrong():
+    logits, labels = rows()
+    lost = np.arange(len(labels)) % 3 == 0
+    logits = np.where(lost[:, None] & (np.arange(CLASSES) == 1), np.nan, logits)
+    right = (logits.argmax(1) == labels) & ~lost
+    assert computed(m.Accuracy(), (logits, labels), [20]) == np.mean(right)
+    matrix = computed(m.ConfusionMatrix(CLASSES), (logits, labels))
+    assert matrix.trace() == right.sum() and matrix.sum() == len(labels)
+    assert computed(m.Recall(CLASSES, average="micro"), (logits, labels)) == np.mean(right)
+    assert computed(m.Accuracy(), ([np.nan, 0.9], [0, 1])) == 0.5
+    assert computed(m.ConfusionMatrix(2), ([np.nan, 0.9], [1, 1])).tolist() == [[0, 0], [1, 1]]
+
+
+def test_targets_may_be_a_column():
+    logits, labels = rows()
+    for metric in (m.Accuracy(), m.TopKAccuracy(k=2), m.F1Score(CLASSES)):
+        column = computed(metric, (logits, labels[:, None]))
+        metric.reset()
+        assert column == computed(metric, (logits, labels))
+
+
+@pytest.mark.parametrize("make", [m.MeanSquaredError, m.MeanAbsoluteError, m.R2Score, lambda: m.Mean("loss")])
+def test_a_batch_without_rows_counts_nothing(make):
+    metric, nothing = make(), np.zeros((0,), np.float32)
+    metric.update(*[nothing] * len(metric.inputs))
+    assert math.isnan(metric.compute())

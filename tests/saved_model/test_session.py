@@ -181,6 +181,7 @@ def test_states(model: Path) -> None:
     with pytest.raises(ValueError, match="this one is closed"):
         s.run("affine", image=X)
     s.init()
+    assert repr(s) == "<InferenceSession, open, 0 jobs>"
     s.load_saved_model(str(model), 2)
     s.launch()
     np.testing.assert_allclose(s.run("affine", image=X)[0], X * 3 + 1)

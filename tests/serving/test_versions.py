@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -229,7 +230,8 @@ if __name__ == "__main__":
 """
 
 
-def test_a_checkpoint_with_a_job(tmp_path: Path, start: Any) -> None:
+@pytest.mark.parametrize("version", ["1", "."])
+def test_a_checkpoint_with_a_job(tmp_path: Path, start: Any, version: str) -> None:
     folder = tmp_path / "models" / "trained"
     folder.mkdir(parents=True)
     (folder / "train.py").write_text(SCRIPT)
@@ -240,7 +242,8 @@ def test_a_checkpoint_with_a_job(tmp_path: Path, start: Any) -> None:
         return flow.get_variable("w", (3,), initializer=flow.constant_initializer(7.0))
 
     job()
-    flow.checkpoint.save(folder / "1")
+    flow.checkpoint.save(tmp_path / "saved")
+    shutil.copytree(tmp_path / "saved", folder / version, dirs_exist_ok=True)
     server, http = start(max_delay_ms=0)
     assert (values(http.infer(2 * ONE, "trained", "1")[1]) == 14).all()
     (folder / "config.json").write_text('{"job": 3}')

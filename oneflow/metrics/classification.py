@@ -64,8 +64,8 @@ class _Classes(Metric):
         preds, target = _squeezed(*arrays)
         scores = self._scores(preds, target)
         if scores is not None and scores.shape[-1] > 1:
-            flat = scores.reshape(-1, scores.shape[-1])
-            predicted, is_lost = flat.argmax(-1), np.isnan(flat).any(-1)
+            each = scores.reshape(-1, scores.shape[-1])
+            predicted, is_lost = each.argmax(-1), np.isnan(each).any(-1)
         else:
             if not self.state:  # a later batch may look so by chance
                 self._refuse_one_hot(preds, target)

@@ -639,11 +639,11 @@ def current_global_function_desc() -> Any:
 
 
 def common_session(what: str, jobs: Iterable[JobFunction[..., Any]]) -> Session:
-    """The session of these jobs. Raises ModeError where they belong to several."""
-    first, *others = jobs
-    for job in others:
-        if job.session is not first.session:
-            refuse(ModeError, f"{what}: jobs {first.name!r} and {job.name!r} belong to different sessions",
-                   found=[(each.name, f"{each.source}   {each.source.text}") for each in (first, job)],
-                   hint="declare them in one `with flow.session()` block, or both outside of it")  # fmt: skip
-    return first.session
+    """The session of these jobs, of none the default one. Raises ModeError where they belong to several."""
+    found = {job.session: job for job in jobs}
+    if len(found) > 1:
+        one, other = list(found.values())[:2]
+        refuse(ModeError, f"{what}: jobs {one.name!r} and {other.name!r} belong to different sessions",
+               found=[(job.name, f"{job.source}   {job.source.text}") for job in (one, other)],
+               hint="declare them in one `with flow.session()` block, or both outside of it")  # fmt: skip
+    return next(iter(found), default_session())

@@ -487,6 +487,9 @@ def default_session() -> Session:
 @contextlib.contextmanager
 def as_default(session: Session) -> Iterator[None]:
     """Inside, in this thread, ``session`` is the default one."""
+    if session is default_session():  # and stays the process's, which ``clear_default_session`` replaces for all
+        yield
+        return
     token = _own.set(session)
     try:
         yield

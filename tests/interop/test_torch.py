@@ -229,3 +229,7 @@ def test_bfloat16_variables_go_to_pytorch():
 
     (tensor,) = flow.interop.to_torch(predict).values()
     assert tensor.dtype == torch.bfloat16 and tensor.tolist() == [0.5] * 3
+
+
+def test_no_jobs_have_no_tensors():
+    assert flow.interop.to_torch([]) == {}

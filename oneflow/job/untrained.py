@@ -15,9 +15,11 @@ def warn_of_untrained_weights(graph: Graph, session: Session) -> None:
     graph.warned.add("untrained weights")
     cells = list(session.store.cells.items())
     weights = {n: c for n, c in cells if c.variable is not None and c.variable.role == "parameter" and len(c.variable.shape) > 1}
-    learned = [name for name, cell in weights.items() if name not in graph.assigns and not session.store.is_as_drawn(cell)]
-    trained = {name for job in list(session.jobs.values()) if job.train for name in job.variable_names}
-    untrained = [v for v in graph.variables.values() if v.name in weights and v.name not in {*learned, *trained, *graph.assigns}]
+    jobs = [job for job in list(session.jobs.values()) if job.is_built and not job.failure]
+    trained = {name for job in jobs if job.train for name in job.variable_names}
+    assigned = {name for job in jobs if not job.train for name in job.build().assigns}  # as caches are
+    learned = [name for name, cell in weights.items() if name not in assigned and not session.store.is_as_drawn(cell)]
+    untrained = [v for v in graph.variables.values() if v.name in weights and v.name not in {*learned, *trained, *assigned}]
     if not untrained or not learned:
         return
     shown = ", ".join(v.name for v in untrained[:6]) + (", ..." if len(untrained) > 6 else "")

@@ -75,3 +75,16 @@ def test_nothing_is_told_of_weights_of_a_train_job(output):
     train, _, predict = training(), training("other", "later"), predicting(output)
     train(X)
     predict(X)
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_a_predict_job_keeps_between_its_calls_was_not_trained():
+    @flow.global_function("predict")
+    def counting(x: tp.Numpy.Placeholder((4, 5))) -> tp.Numpy:
+        seen = flow.get_variable("seen", (4, 5), initializer=flow.zeros_initializer(), trainable=False)
+        flow.assign(seen, seen + x)
+        return net(x, "output")
+
+    predict = predicting("output")
+    counting(X)
+    predict(X)

@@ -7,7 +7,7 @@ import csv
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import numpy as np
 
@@ -89,11 +89,10 @@ class CsvFile:
             upto = int(np.searchsorted(self._ends, self._starts[begin] + _BLOCK, side="right"))
             upto = min(max(upto, begin + 1), end)
             first, last = int(self._starts[begin]), int(self._ends[upto - 1])
-            encoding = "utf-8" if first else "utf-8-sig"  # spreadsheets begin files with a byte-order mark
             try:
                 with io.BufferedReader(open_regular(self.path)) as file:
                     file.seek(first)
-                    text = io.TextIOWrapper(io.BytesIO(file.read(last - first)), encoding=encoding, newline="")
+                    text = io.TextIOWrapper(io.BytesIO(file.read(last - first)), encoding="utf-8", newline="")
                 yield from filter(None, csv.reader(text, delimiter=self.delimiter))
             except OSError as error:
                 refuse_file(self.path, error)
@@ -144,23 +143,25 @@ class CsvFile:
 
 def _row_spans(path: str, delimiter: str) -> tuple[np.ndarray, np.ndarray]:
     """The beginning and end of each row. Line breaks inside quotes and empty lines do not count."""
-    ends, size, quotes = [], 0, 0
+    if not delimiter.isascii():  # its last byte may be that of other characters
+        return _row_spans_by_reading(path, delimiter)
+    ends, quotes, last = [], 0, b"\n"
     before = np.zeros(256, bool)  # the bytes before a quote that begins a cell, or comes second in a pair of them
-    before[[0x0A, 0x0D, 0x22, delimiter.encode()[-1]]] = True
-    last = b"\n"
+    before[[0x0A, 0x0D, 0x22, ord(delimiter)]] = True
     with open_regular(path) as file:
+        begin = size = _skip_mark(file)
         while block := file.read(1 << 24):
             data = np.frombuffer(block, np.uint8)
             newline, quote = np.flatnonzero(data == 0x0A), np.flatnonzero(data == 0x22)
             opening = quote[quotes % 2 :: 2]
-            preceding = np.frombuffer(last + block, np.uint8)[opening]
-            after_mark = size == 0 and block.startswith(codecs.BOM_UTF8 + b'"')
-            if not before[preceding[int(after_mark) :]].all():
+            known = last + block
+            returns_alone = b"\r" in known.removesuffix(b"\r").replace(b"\r\n", b"")  # of the last byte the next block tells
+            if returns_alone or not before[np.frombuffer(known, np.uint8)[opening]].all():
                 return _row_spans_by_reading(path, delimiter)
             inside = np.searchsorted(quote, newline)
             ends.append(newline[(inside + quotes) % 2 == 0] + size + 1)
             size, quotes, last = size + len(block), quotes + len(quote), block[-1:]
-        starts = np.concatenate([np.zeros(1, np.int64), *ends])
+        starts = np.concatenate([np.array([begin]), *ends])
         stops = np.append(starts[1:], size)
         full = []
         for start in starts[stops - starts <= 2].tolist():  # these may be "\n" or "\r\n"
@@ -172,23 +173,28 @@ def _row_spans(path: str, delimiter: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _row_spans_by_reading(path: str, delimiter: str) -> tuple[np.ndarray, np.ndarray]:
-    """The same where quotes stand inside of cells that do not begin with one: there they are characters like others."""
-    starts, ends, at = [], [], 0
-    with io.BufferedReader(open_regular(path)) as file:
+    """The same for quotes inside of cells that do not begin with one, and for carriage returns that end lines."""
+    starts, ends = [], []
+    with io.TextIOWrapper(io.BufferedReader(open_regular(path)), "utf-8", "surrogateescape", newline="") as file:
+        begin = at = _skip_mark(file.buffer)
 
         def lines() -> Iterator[str]:
             nonlocal at
             for line in file:
-                at += len(line)
-                yield line.decode("utf-8", "surrogateescape")
+                at += len(line.encode("utf-8", "surrogateescape"))
+                yield line
 
-        begin = 0
         for row in csv.reader(lines(), delimiter=delimiter):
             if row:
                 starts.append(begin)
                 ends.append(at)
             begin = at
     return np.array(starts, np.int64), np.array(ends, np.int64)
+
+
+def _skip_mark(file: IO[bytes]) -> int:
+    """Where the text begins: after the byte-order mark with which spreadsheets begin files."""
+    return file.seek(len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0)
 
 
 def _guess(cells: Sequence[str]) -> str:

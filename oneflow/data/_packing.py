@@ -32,6 +32,19 @@ def stamp(path: Path) -> list[Any]:
     return [os.path.abspath(path), status.st_size, status.st_mtime_ns]
 
 
+def in_seconds(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """An identity as older versions wrote it, with the times of its stamps in whole seconds."""
+
+    def older(value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        if [type(part) for part in value] == [str, int, int]:
+            return [*value[:2], value[2] // 10**9]
+        return [older(part) for part in value]
+
+    return {name: older(value) for name, value in identity.items()}
+
+
 def refuse_file(path: Path, error: Exception) -> NoReturn:
     """Raises DataError for a file that cannot be read."""
     why = getattr(error, "strerror", None) or str(error)

@@ -19,6 +19,7 @@ from .._base.files import read_regular
 from .._base.refuse import refuse, shown
 from .._base.whole_files import replacing
 from ..errors import ArgumentError, DataError
+from ._packing import in_seconds
 from ._split import balanced
 from .parts import PartWriter, part_name
 from .parts import Path as PathLike
@@ -146,7 +147,7 @@ def _prepare(folder: str, paths: list[str], identity: dict[str, Any], overwrite:
     with suppress(OSError, ValueError, RecursionError):
         found = json.loads(read_regular(manifest, _MOST_MANIFEST))
     there = [path for path in paths if os.path.exists(path)]
-    if there and found != wanted and not overwrite:
+    if there and found not in (wanted, in_seconds(wanted)) and not overwrite:
         refuse(
             DataError, f"{folder!r} holds parts that were made of something else", found=[("file", there[0])],
             hint="choose another directory, or overwrite=True (--overwrite) to replace them",

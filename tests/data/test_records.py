@@ -620,3 +620,10 @@ def test_floats_outside_the_range_of_an_integer_dtype(kind: str) -> None:
             with pytest.raises(FeatureError, match=f"outside the range of {np.dtype(dtype)}") as caught:
                 decode_raw(batch, "x", (), dtype)
             assert caught.value.record == 1
+
+
+def test_records_need_not_lie_in_order() -> None:
+    data = np.frombuffer(b"abcdef" + bytes(wire.PAD), np.uint8)
+    batch = Records(data, np.array([4, 0, 2]), np.array([2, 2, 1]), ["f"], np.zeros((3, 3), np.int64))
+    assert batch.tolist() == [b"ef", b"ab", b"c"]
+    assert Records.concat([batch[1:], batch]).tolist() == [b"ab", b"c", b"ef", b"ab", b"c"]

@@ -243,3 +243,10 @@ def test_positions_are_checked_before_they_are_used(tmp_path: Path, key: str, va
     source.restore({**state, "buffer": [[place] * 2 for (place,) in state["buffer"]], "ahead": []})
     with pytest.raises(DataError, match="holds units of 2 records, and 1 are drawn"):
         source.take(3)
+
+
+def test_numbers_of_numpy_make_the_same_state(parts: list[str]) -> None:
+    one, two = np.int64(1), np.int64(2)
+    source = RecordSource(parts, shard=one, shards=two, random_shuffle=True, buffer_size=two, seed=one)
+    own = RecordSource(parts, shard=1, shards=2, random_shuffle=True, buffer_size=2, seed=1)
+    assert numbers(source.take(5)) == numbers(own.take(5)) and json.loads(json.dumps(source.state())) == own.state()

@@ -164,7 +164,7 @@ class Function(Metric):
     Args:
       function: takes arrays as ``inputs`` names them. Where ``per_row``, it gives a value for each row of a batch, and their
         mean is the metric; else it is given all rows at the end, and gives the metric: exact for any function, but everything
-        is kept until then. Of weights only 0 matters to it, which leaves a row out.
+        is kept until then. Its weights must be 0, which leaves a row out, or 1.
       inputs: names of results or inputs of a job.
       name: in ``logs``; None: the function's.
       per_row: which of the two.
@@ -194,6 +194,10 @@ class Function(Metric):
     def accumulate(self, weights: np.ndarray | None, *arrays: np.ndarray) -> None:
         """Counts a batch, or keeps it."""
         if not self._per_row:
+            if weights is not None and not np.isin(weights, (0, 1)).all():
+                wrong = weights[~np.isin(weights, (0, 1))][0]
+                refuse(ArgumentError, f"metric {self.name!r}: a function of all rows knows no weights but 0 and 1, got {wrong:g}",
+                       hint="per_row=True, or a Metric of your own, whose accumulate takes weights")  # fmt: skip
             kept = arrays if weights is None else tuple(a[weights > 0] for a in arrays)
             for i, array in enumerate(kept):
                 self.state.setdefault(f"input_{i}", []).append(array.copy())

@@ -134,7 +134,7 @@ class Accuracy(_Classes):
 
 
 class TopKAccuracy(_Classes):
-    """The share of rows whose true class is among the ``k`` of the largest scores.
+    """The share of rows whose true class is among the ``k`` of the largest scores. NaNs are the largest, and never right.
 
     Args:
       preds: the name of the scores, with an axis of classes.

@@ -179,6 +179,13 @@ def test_states_go_on():
         np.testing.assert_allclose(rest.compute(), whole.compute(), rtol=1e-12)
 
 
+def test_a_weight_of_0_leaves_a_row_out():
+    metric = m.Function(np.median, ["loss"], per_row=False)
+    metric.update([1.0, 3.0, 2.0], weights=[1, 1, 0])
+    metric.update([5.0])
+    assert metric.compute() == 3
+
+
 @pytest.mark.parametrize("weights", [[1, -1], [float("nan"), 1]])
 def test_weights_are_not_negative(weights):
     with pytest.raises(ArgumentError, match="weights must be numbers >= 0"):
@@ -243,6 +250,11 @@ def test_names():
         (lambda: m.Precision(3, average="binary"), ArgumentError, "average must be"),
         (lambda: m.MeanSquaredError().update(np.zeros((2, 3)), np.zeros((2, 2))), ShapeError, "differ"),
         (lambda: m.Function(3), ArgumentError, "needs a function"),
+        (
+            lambda: m.Function(np.median, ["loss"], per_row=False).update([1.0, 3.0, 2.0], weights=[1, 3, 0.5]),
+            ArgumentError,
+            r"(?s)'median': a function of all rows knows no weights but 0 and 1, got 3.*try +per_row=True",
+        ),
         (lambda: m.Function(lambda p, t: 1.0).update([1, 2], [1, 2]), ShapeError, "gave shape .. for 2 rows"),
         (lambda: m.Metric("logits"), ArgumentError, "inputs must be names"),
         (lambda: m.Accuracy(name=""), ArgumentError, "name must be"),

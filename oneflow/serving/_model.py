@@ -27,7 +27,7 @@ from ..saved_model._disk import META, SavedVersion
 from . import _protocol as protocol
 from ._native import ask, read_native
 from ._protocol import InferRequest, Tensor, datatype_of, sized
-from ._settings import CONFIG, ModelSettings
+from ._settings import ModelSettings
 from ._sizes import accepted_sizes, batch_axis, combinations
 
 logger = logging.getLogger("oneflow.serving")
@@ -341,9 +341,8 @@ def _of_checkpoint(name: str, version: str, path: Path, settings: ModelSettings,
                    str(file), *settings.arguments]  # fmt: skip
         # on the CPU: the device's memory belongs to the models that are being served
         environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-        folder_of_script = path if (path / CONFIG).exists() else path.parent
         try:
-            done = subprocess.run(command, cwd=folder_of_script, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+            done = subprocess.run(command, cwd=settings.folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
                                   text=True, errors="replace", timeout=_CONVERSION_SECONDS)  # fmt: skip
         except subprocess.TimeoutExpired:
             raise ExportError(f"the job {settings.job!r} was not exported within {_CONVERSION_SECONDS:.0f} s") from None

@@ -131,7 +131,8 @@ class Repository:
                 made.setdefault(path.stem, path)
             elif (path.is_dir() or path.suffix == _SUFFIX) and not path.name.startswith(".") and path.name not in self._ignored:
                 self._ignored.add(path.name)
-                logger.warning("%s is ignored: names of models have up to 128 of A-Z, a-z, 0-9, '_', '.' and '-'", path)
+                rule = "names of models have up to 128 of A-Z, a-z, 0-9, '_', '.' and '-', and are not 'stats'"
+                logger.warning("%s is ignored: %s", path, rule)
         return made
 
     # --- changes

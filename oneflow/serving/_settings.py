@@ -34,7 +34,7 @@ class ModelSettings:
       batching: False runs each request by itself, padded to the next of the sizes.
       sizes: the values of open sizes other than the batch.
       versions: "all", how many of the newest, or the chosen ones.
-      job: ``script.py:name``, for checkpoints; ``arguments`` are the script's.
+      job: ``script.py:name``, for checkpoints; ``arguments`` are the script's, and ``folder`` is where it runs.
     """
 
     max_batch_size: int = 32
@@ -46,6 +46,7 @@ class ModelSettings:
     versions: str | int | tuple[int, ...] = "all"
     job: str | None = None
     arguments: tuple[str, ...] = ()
+    folder: Path | None = None
 
     @property
     def longest_delay(self) -> float:
@@ -120,7 +121,7 @@ def read(directory: Path, defaults: ModelSettings) -> ModelSettings:
         if isinstance(found, _Problem):
             raise ArgumentError(f"{path}: {key} {found.text}")
         changes[name] = found
-    return consistent(replace(defaults, **changes), str(path), given)
+    return consistent(replace(defaults, folder=directory, **changes), str(path), given)
 
 
 def consistent(settings: ModelSettings, where: str, given: Any) -> ModelSettings:

@@ -1,4 +1,4 @@
-"""Servers for tests; ``clients.py`` beside this file is found by its name."""
+"""Servers for tests; ``clients.py`` beside this file and ``saved_model/saving.py`` are found by their names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "saved_model")]
 
 from clients import Http  # noqa: E402
 

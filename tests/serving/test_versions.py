@@ -244,6 +244,8 @@ def test_a_checkpoint_with_a_job(tmp_path: Path, start: Any, version: str) -> No
     job()
     flow.checkpoint.save(tmp_path / "saved")
     shutil.copytree(tmp_path / "saved", folder / version, dirs_exist_ok=True)
+    if version != ".":
+        (folder / version / "config.json").write_text('{"hidden_size": 3}')  # of the program that saved it
     server, http = start(max_delay_ms=0)
     assert (values(http.infer(2 * ONE, "trained", "1")[1]) == 14).all()
     (folder / "config.json").write_text('{"job": 3}')
@@ -323,3 +325,13 @@ def test_a_directory_without_models_is_told(tmp_path: Path, caplog: pytest.LogCa
     assert caplog.messages == [
         f"{tmp_path} has no models yet: it takes NAME.stablehlo, or NAME/1/ with a checkpoint or a StableHLO export"
     ]
+
+
+def test_no_model_takes_the_name_of_the_statistics(tmp_path: Path, start: Any, caplog: Any) -> None:
+    for name in ("affine", "stats", "stats2"):
+        write_affine(tmp_path / "models" / f"{name}.stablehlo", 1.0)
+    _, http = start()
+    assert "stats.stablehlo is ignored" in caplog.text and "are not 'stats'" in caplog.text
+    assert {entry["name"] for entry in http("POST", "/v2/repository/index")[1]} == {"affine", "stats2"}
+    assert http("POST", "/v2/repository/models/stats/load")[0] == 404
+    assert {each["name"] for each in http("GET", "/v2/models/stats")[1]["model_stats"]} == {"affine", "stats2"}

@@ -64,7 +64,7 @@ class DeliveryThread(Deliveries):
     def __init__(self) -> None:
         self.attention = False
         self.error: BaseException | None = None
-        self.error_job = self._raised_at_exit = ""
+        self.error_job = self._error_in = self._raised_at_exit = ""
         self._kept: deque[Exception] = deque()
         self._hook: Callable[[str], None] | None = None
         self._settle: Callable[[], None] | None = None
@@ -369,7 +369,7 @@ class DeliveryThread(Deliveries):
         """The message at the program's end about errors that were never raised, or in an exit function, where an error ends
         nothing; empty if there are none."""
         if self.error is not None:
-            return f"a callback of job {self.error_job!r} failed"
+            return f"{self._error_in} of job {self.error_job!r} failed"
         return str(self._kept[0]) if self._kept else self._raised_at_exit
 
     def _note_at_exit(self) -> None:
@@ -381,14 +381,14 @@ class DeliveryThread(Deliveries):
             hooks = self._hook is not None or self._settle is not None
             self.attention = self.error is not None or bool(self._kept) or hooks or self._stopping
 
-    def report(self, error: BaseException, job_name: str) -> None:
-        """Prints a callback's traceback and keeps the error for the next call, ``sync`` or exit. Never raises."""
+    def report(self, error: BaseException, job_name: str, what: str = "a callback") -> None:
+        """Prints the traceback of a callback, or of a step, and keeps the error for the next call, ``sync`` or exit. Never raises."""
         if self.error is None:
-            self.error_job = job_name
+            self.error_job, self._error_in = job_name, what
             self.error = error
             self._look()
         with contextlib.suppress(BaseException):  # standard error may be closed, or a pipe that nobody reads
-            print(f"Exception in a callback of job {job_name!r}:", file=sys.stderr)
+            print(f"Exception in {what} of job {job_name!r}:", file=sys.stderr)
             show_users_frames(error)
             traceback.print_exception(error)
 

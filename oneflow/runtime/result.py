@@ -421,7 +421,7 @@ class Result(Record, concurrent.futures.Future[T]):
                     array.block_until_ready()
         except BaseException as error:
             self._error = error
-            self._report(error)
+            self._report(error, "a call")
         self.delivery.finished(results)
 
     def finish(self) -> None:
@@ -524,8 +524,8 @@ class Result(Record, concurrent.futures.Future[T]):
         made.__cause__ = error
         return made
 
-    def _report(self, error: BaseException) -> None:
-        self.delivery.deliverer.report(error, self.job_name)
+    def _report(self, error: BaseException, what: str = "a callback") -> None:
+        self.delivery.deliverer.report(error, self.job_name, what)
 
 
 _MAKING = threading.Lock()

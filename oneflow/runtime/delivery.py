@@ -382,7 +382,7 @@ class DeliveryThread(Deliveries):
             self.attention = self.error is not None or bool(self._kept) or hooks or self._stopping
 
     def report(self, error: BaseException, job_name: str, what: str = "a callback") -> None:
-        """Prints the traceback of a callback, or of a step, and keeps the error for the next call, ``sync`` or exit. Never raises."""
+        """Prints the traceback of a callback or a step and keeps the error for the next call, ``sync`` or exit. Never raises."""
         if self.error is None:
             self.error_job, self._error_in = job_name, what
             self.error = error

@@ -47,6 +47,11 @@ class Sizes:
         return self.attrs.get(node, node.attrs)
 
 
+def is_symbolic(value: Any) -> bool:
+    """Whether an attribute's value is an open size, or made of some."""
+    return type(value).__name__ == "_DimExpr"
+
+
 def is_open(size: Size) -> bool:
     """Whether a size depends on the caller."""
     return not isinstance(size, int)
@@ -97,20 +102,26 @@ def symbols(names: Sequence[str], least: Mapping[str, int]) -> dict[str, Size]:
     return dict(zip(distinct, made, strict=True))
 
 
-def open_sizes(order: Sequence[Node], inputs: Sequence[Input], names: Mapping[str, Mapping[int, str]]) -> Sizes:
+def open_sizes(
+    order: Sequence[Node],
+    inputs: Sequence[Input],
+    names: Mapping[str, Mapping[int, str]],
+    growing: Mapping[Node, bool] | None = None,
+) -> Sizes:
     """The shapes of a job's values if sizes of its inputs are open.
 
     Args:
       order: the nodes, inputs first.
       inputs: the job's inputs.
       names: for each input's label the names of its open axes.
+      growing: of constants and expanded values, as far as it is known, whether their first size is that of the batch.
     Raises:
       ExportError: an op ties an open size to a number, at the user's line.
     """
     problem: ExportError | None = None
     for least in _bounds(inputs, names):
         try:
-            return _open_sizes(order, inputs, names, least)
+            return _open_sizes(order, inputs, names, least, growing or {})
         except ExportError as error:
             problem = problem or error
             if "is inconclusive" not in str(error):
@@ -138,7 +149,11 @@ def _bounds(inputs: Sequence[Input], names: Mapping[str, Mapping[int, str]]) -> 
 
 
 def _open_sizes(
-    order: Sequence[Node], inputs: Sequence[Input], names: Mapping[str, Mapping[int, str]], least: Mapping[str, int]
+    order: Sequence[Node],
+    inputs: Sequence[Input],
+    names: Mapping[str, Mapping[int, str]],
+    least: Mapping[str, int],
+    growing: Mapping[Node, bool],
 ) -> Sizes:
     made = symbols([name for axes in names.values() for name in axes.values()], least)
     fed = {
@@ -156,26 +171,26 @@ def _open_sizes(
         if not tries:
             break
         others = tries.pop(0)
-        walk = _Propagation(fed, declared, batch, others)
+        walk = _Propagation(fed, declared, batch, others, growing)
         try:
             return walk.run(order)
         except ExportError as error:
             problem = problem or error
             if walk.visited > furthest:  # the change was for the better: go on from here
                 furthest = walk.visited
-                near = [n for n in _above(order[walk.visited]) if _may_grow(n, batch) and n not in others]
+                near = [n for n in _above(order[walk.visited]) if _may_grow(n, batch) and n not in others and n not in growing]
                 tries = [others.union(near[: i + 1]) for i in range(len(near))] + [others | {n} for n in near[1:]]
     assert problem is not None
     raise problem
 
 
-_GROWING = {"constant": "shape", "expand": "sizes"}  # ops whose first size may be that of the batch, and the attribute
+GROWING = {"constant": "shape", "expand": "sizes"}  # ops whose first size may be that of the batch, and the attribute
 _MOST_WALKS = 64
 
 
 def _may_grow(node: Node, batch: Mapping[int, Size]) -> bool:
     """Whether the first size of a result is a number that may stand for the batch, or just happen to be the same."""
-    return node.op.name in _GROWING and node.attrs[_GROWING[node.op.name]][0] in batch
+    return node.op.name in GROWING and node.attrs[GROWING[node.op.name]][0] in batch
 
 
 def _above(node: Node) -> Iterator[Node]:
@@ -193,16 +208,22 @@ class _Propagation:
     """One walk over the nodes.
 
     A constant as large as the batch, or a variable expanded to it, has an element for each sample, most likely, and one of
-    size 1 is broadcast; with the nodes in ``others`` it is the other way round.
+    size 1 is broadcast; with the nodes in ``others`` it is the other way round. ``growing`` has what is known about some.
     """
 
     def __init__(
-        self, fed: Mapping[Node, Shape], declared: Mapping[str, int], batch: Mapping[int, Size], others: Collection[Node]
+        self,
+        fed: Mapping[Node, Shape],
+        declared: Mapping[str, int],
+        batch: Mapping[int, Size],
+        others: Collection[Node],
+        growing: Mapping[Node, bool],
     ):
         self.fed = fed
         self.declared = declared
         self.batch = batch
         self.others = others
+        self.growing = growing
         self.visited = 0  # the number of the current node
         self.shapes: dict[Key, Shape] = {}
         self.attrs: dict[Node, Mapping[str, Any]] = {}
@@ -249,8 +270,8 @@ class _Propagation:
         """The batch's open size, if that is what the first size of a constant or an expanded value stands for."""
         if not _may_grow(node, self.batch):
             return None
-        first = node.attrs[_GROWING[node.op.name]][0]
-        return self.batch[first] if (first > 1) != (node in self.others) else None
+        first = node.attrs[GROWING[node.op.name]][0]
+        return self.batch[first] if self.growing.get(node, (first > 1) != (node in self.others)) else None
 
     def _remember_parts(self, node: Node, index: int, shape: Shape) -> None:
         """An axis that has the size of an input's joined axis is that axis."""

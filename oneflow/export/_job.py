@@ -21,7 +21,9 @@ from ..errors import ArgumentError, CheckpointError, ExportError, ModeError
 from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_TO_MIRRORED, OP_VARIABLE, Graph, Input, Variable, current_or_none
 from ..graph.node import Blob, Node
 from ..job import JobFunction
+from ..job.declaration import Declaration
 from ._axes import Sizes, open_sizes
+from ._other_sizes import described_again
 
 DynamicAxes = Mapping[str, Mapping[int, str] | Sequence[int]] | None
 Reason = Callable[[Node], str | None]
@@ -85,7 +87,7 @@ def exported_job(
     graph = job.graph
     return exported_graph(graph, reason=reason, names=lambda: _open_axes(what, graph, dynamic_axes), format=format,
                           weights=lambda variables: _weights(what, job, variables, weights),
-                          grids=job.declaration.grids)  # fmt: skip
+                          grids=job.declaration.grids, declared=job.declaration)  # fmt: skip
 
 
 def exported_graph(
@@ -96,10 +98,12 @@ def exported_graph(
     weights: Callable[[Mapping[str, Variable]], Mapping[str, np.ndarray]],
     format: str,
     grids: Mapping[str, Grid] | None = None,
+    declared: Declaration | None = None,
 ) -> ExportedJob:
     """``exported_job`` of a graph. ``names`` returns the names of its open axes, ``weights`` the values of its variables.
 
-    ``grids``: of a job in int8, which is written in floating point with its data and weights rounded.
+    ``grids``: of a job in int8, which is written in floating point with its data and weights rounded. ``declared``: of a job
+    whose body can be run again, which shows what it makes of the open sizes.
     """
     results = list(_named(graph.returns))
     if not results:
@@ -114,6 +118,7 @@ def exported_graph(
         refuse_all(graph.name, format, problems)
     order = [*(spec.blob.node for spec in graph.inputs), *(n for n in made.order if n.op is not OP_INPUT)]
     opened = names()
+    sizes = _sizes(graph, order, opened, declared)
     variables = {n.attrs["variable"]: graph.variables[n.attrs["variable"]] for n in made.order if n.op is OP_VARIABLE}
     fetched = dict(zip(map(_key, blobs), made.fetches, strict=True))  # repeated parts are joined there
     return ExportedJob(
@@ -125,9 +130,37 @@ def exported_graph(
         variables,
         weights(variables),
         opened,
-        open_sizes(order, graph.inputs, opened),
+        sizes,
         made.precision,
     )
+
+
+def why_other_batches_differ(job: JobFunction[..., Any]) -> str:
+    """Why the ops of a predict job compute something else for batches of other sizes than its body would describe; else ""."""
+    graph, opened = job.graph, default_axes(job.graph)
+    results = list(_named(graph.returns))
+    if job.train or not results:
+        return ""
+    made = plan(graph, [blob for _, blob in results], native_ops=False)
+    order = [*(spec.blob.node for spec in graph.inputs), *(n for n in made.order if n.op is not OP_INPUT)]
+    try:
+        open_sizes(order, graph.inputs, opened)
+    except ExportError:  # they do not work for other sizes
+        return ""
+    try:
+        _sizes(graph, order, opened, job.declaration)
+    except ExportError as error:
+        return str(error)
+    return ""
+
+
+def _sizes(graph: Graph, order: Sequence[Node], opened: Mapping[str, Mapping[int, str]], declared: Declaration | None) -> Sizes:
+    values = {name: spec.shape[axis] for spec in graph.inputs for axis, name in opened.get(spec.label, {}).items()}
+    other = described_again(declared, opened, values) if declared is not None and values else None
+    sizes = open_sizes(order, graph.inputs, opened, None if other is None else other.growing(order))
+    if other is not None:
+        other.check(graph, order, sizes)
+    return sizes
 
 
 def _key(blob: Blob) -> tuple[Node, int]:

@@ -156,9 +156,9 @@ def build(declared: Declaration, job: Job, session: Session) -> BuiltJob:
     )
 
 
-def trace(declared: Declaration, placement: Placement) -> tuple[Graph, list[Blob]]:
-    """Runs the body for a plan: its graph, and what the step returns. ``placement`` is that of a job that names none."""
-    graph, leaves, *_ = _trace(declared, lambda: placement)
+def trace(declared: Declaration, placement: Placement | None = None) -> tuple[Graph, list[Blob]]:
+    """Runs the body once more: its graph, and what the step returns. ``placement``: of a job that names none."""
+    graph, leaves, *_ = _trace(declared, _default_placement if placement is None else lambda: placement)
     return graph, [*leaves, *(blob.valid_length.count for blob in leaves if blob.valid_length is not None)]
 
 

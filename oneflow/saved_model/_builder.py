@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from .._base import check
-from .._base.refuse import refuse, shown
-from ..errors import ArgumentError, SavedModelError
+from .._base.refuse import refuse, shown, warn
+from ..errors import ArgumentError, JobWarning, SavedModelError
+from ..export._job import why_other_batches_differ
 from ..graph.graph import current_or_none
 from ..graph.node import Blob
 from ..job import JobFunction, common_session
@@ -310,6 +311,10 @@ class ModelBuilder:
             for builder in self._graphs:
                 if not builder.finished:
                     builder.Finish()
+                if problem := why_other_batches_differ(builder._known_job()):
+                    warn(
+                        JobWarning, f"the saved model computes something else for other batch sizes than the job would: {problem}"
+                    )
             save(self._proto, [(b._known_job().graph, b._blobs()) for b in self._graphs], target, as_traced=flag)
 
     def _check_conflicts(self) -> None:

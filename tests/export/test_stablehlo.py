@@ -317,3 +317,50 @@ def test_wrong_files(tmp_path: Path) -> None:
     (tmp_path / "m.safetensors").unlink()
     with pytest.raises(ExportError, match="the weights of .* are missing"):
         flow.export.load(tmp_path / "m.stablehlo")
+
+
+TIED = {
+    "divided by a size": (lambda a: flow.math.reduce_sum(a, 0, keepdims=True) / a.shape[0], {0: "batch"}, "its number stays 4"),
+    "times a fraction": (lambda a: a * (1.0 / a.shape[0]), {0: "batch"}, "is 0.125 as the job is described"),
+    "pixels": (lambda a: flow.math.reduce_sum(a, [1, 2]) / (a.shape[1] * a.shape[2]), {1: "h", 2: "w"}, "scalar_div"),
+    "cropped": (lambda a: a[:, a.shape[1] // 2 - 1 : a.shape[1] // 2 + 1], {1: "h"}, "its index stays"),
+    "half": (lambda a: a[:, : a.shape[1] // 2], {1: "h"}, "its result has shape|its index stays"),
+    "the largest half": (lambda a: flow.math.top_k(a, k=a.shape[2] // 2), {2: "w"}, "top_k"),
+    "step by step": (lambda a: sum((a[:, t] for t in range(1, a.shape[1])), a[:, 0]), {1: "t"}, "job 'tied'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TIED)
+@pytest.mark.parametrize("export", [flow.export.stablehlo, flow.export.onnx])
+def test_numbers_that_follow_from_a_size_are_refused_where_it_is_open(case: str, export: Any, tmp_path: Path) -> None:
+    body, axes, says = TIED[case]
+
+    @flow.global_function("predict")
+    def tied(a: tp.Numpy.Placeholder((4, 6, 8))) -> tp.Numpy:
+        return body(a)
+
+    with pytest.raises(ExportError, match=f"(?s)does not work for every.*{says}.*your line.*dynamic_axes={{}}|{says}"):
+        export(tied, tmp_path / "model", dynamic_axes={"a": axes})
+    export(tied, tmp_path / "model", dynamic_axes={})
+
+
+def test_a_constant_that_does_not_follow_the_batch_keeps_its_size(tmp_path: Path) -> None:
+    @flow.global_function("predict")
+    def job(x: tp.Numpy.Placeholder((4, 5))) -> tp.Numpy:
+        table = flow.get_variable("table", (7, 5), initializer=flow.ones_initializer())
+        return x + flow.math.reduce_sum(flow.gather(table, flow.constant(3, flow.int32, (4,))), 0)
+
+    flow.export.stablehlo(job, tmp_path / "m")
+    model = flow.export.load(tmp_path / "m")
+    for batch in (1, 4, 8):
+        np.testing.assert_array_equal(model(np.zeros((batch, 5), np.float32)), np.full((batch, 5), 4, np.float32))
+
+
+def test_a_body_that_is_written_for_its_sizes_is_exported_as_before(tmp_path: Path) -> None:
+    @flow.global_function("predict")
+    def job(x: tp.Numpy.Placeholder((4, 5))) -> tp.Numpy:
+        assert x.shape == (4, 5)
+        return x + flow.constant(1.0, flow.float32, (4, 1))
+
+    flow.export.stablehlo(job, tmp_path / "m")
+    np.testing.assert_array_equal(flow.export.load(tmp_path / "m")(np.zeros((8, 5), np.float32)), np.ones((8, 5), np.float32))

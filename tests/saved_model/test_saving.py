@@ -304,3 +304,14 @@ def test_without_flatbuffers_the_missing_compiled_form_is_told_once(tmp_path, mo
     running = launched(tmp_path / "m")
     np.testing.assert_allclose(running.run("affine", image=X)[0], X * 2 + 1)
     running.close()
+
+
+def test_numbers_that_follow_from_the_batch_are_told(tmp_path: Path) -> None:
+    @flow.global_function("predict")
+    def mean(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+        return x + flow.math.reduce_sum(x, 0, keepdims=True) / x.shape[0]
+
+    made = builder(tmp_path)
+    made.AddFunction(mean)
+    with pytest.warns(JobWarning, match=r"(?s)computes something else for other batch sizes.*scalar_div.*its number stays 4"):
+        made.Save()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -102,15 +104,29 @@ def _check(name: object, array: np.ndarray) -> None:
 
 
 class StoredTensor:
-    """One array of a safetensors file. Its elements are read when they are asked for."""
+    """One array of a safetensors file. Its elements are read when they are asked for.
 
-    __slots__ = ("name", "shape", "dtype", "_file")
+    Attributes:
+      name, shape: of the array.
+      kind: its dtype, as the format calls it: ``"F32"``, ``"BOOL"``.
+    """
 
-    def __init__(self, file: File, name: str, shape: tuple[int, ...], dtype: Dtype):
+    __slots__ = ("name", "shape", "kind", "_file")
+
+    def __init__(self, file: File, name: str, shape: tuple[int, ...], kind: str):
         self._file = file
         self.name = name
         self.shape = shape
-        self.dtype = dtype
+        self.kind = kind
+
+    @property
+    def dtype(self) -> Dtype:
+        """Of its elements. Raises CheckpointError for one that no Blob has."""
+        if not self.is_of_blobs:
+            refuse(CheckpointError, f"{shown(self.name)} in {self.file_path!r} is of {self.kind}, which is not a dtype of Blobs",
+                   found=[("expected", ", ".join(_DTYPES))],
+                   hint="leave it out: rename=lambda name: None for it, in flow.load_variables")  # fmt: skip
+        return _DTYPES[self.kind]
 
     @property
     def file_path(self) -> str:
@@ -122,15 +138,31 @@ class StoredTensor:
 
         Raises: CheckpointError (the file has changed since it was opened, or the disk refused).
         """
+        dtype = self.dtype
         array = self._file.read(self.name)
-        if array.shape != self.shape or array.dtype != self.dtype.numpy_dtype:
+        if array.shape != self.shape or array.dtype != dtype.numpy_dtype:
             refuse(CheckpointError, f"{self.name!r} in {self.file_path!r} has changed since the file was opened",
-                   found=[("expected", _described(self.shape, self.dtype.name)),
+                   found=[("expected", _described(self.shape, dtype.name)),
                           ("found", _described(array.shape, array.dtype))])  # fmt: skip
         return array
 
     def __repr__(self) -> str:
-        return f"<StoredTensor {self.name!r} {_described(self.shape, self.dtype.name)} in {self.file_path!r}>"
+        return f"<StoredTensor {self.name!r} {self.described()} in {self.file_path!r}>"
+
+    def described(self) -> str:
+        """``float32[8, 128]``."""
+        return _described(self.shape, _DTYPES[self.kind].name if self.is_of_blobs else self.kind)
+
+    @property
+    def is_of_blobs(self) -> bool:
+        """Whether Blobs can have its dtype."""
+        return self.kind in _DTYPES
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements."""
+        bits = re.search(r"\d+", self.kind)  # BOOL has none
+        return prod(self.shape) * (8 if bits is None else int(bits[0])) // 8
 
 
 class File(Mapping[str, StoredTensor]):
@@ -141,7 +173,7 @@ class File(Mapping[str, StoredTensor]):
       metadata: texts by name, as the file has them.
     Raises:
       CheckpointNotFoundError: there is no such file.
-      CheckpointError: it is damaged, or holds a dtype that no Blob has.
+      CheckpointError: it is damaged.
     """
 
     def __init__(self, path: Path):
@@ -156,7 +188,8 @@ class File(Mapping[str, StoredTensor]):
             refuse(kind, rule, found=[("full path", os.path.abspath(self.path))])
         with self._opened() as file:
             self.metadata: dict[str, str] = dict(file.metadata() or {})
-            self._tensors = {name: self._tensor(name, file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
+            found = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            self._tensors = {n: StoredTensor(self, n, tuple(t.get_shape()), t.get_dtype()) for n, t in found.items()}
 
     @property
     def random_state(self) -> Any:
@@ -178,13 +211,6 @@ class File(Mapping[str, StoredTensor]):
                 return np.asarray(file.get_tensor(name))
             except Exception as error:
                 refuse(CheckpointError, f"{name!r} cannot be read from {self.path!r}: {_reason(error)}", cause=error)
-
-    def _tensor(self, name: str, found: Any) -> StoredTensor:
-        kind = _DTYPES.get(found.get_dtype())
-        if kind is None:
-            refuse(CheckpointError, f"{shown(name)} in {self.path!r} is of {found.get_dtype()}, which is not a dtype of Blobs",
-                   found=[("expected", ", ".join(_DTYPES))])  # fmt: skip
-        return StoredTensor(self, name, tuple(found.get_shape()), kind)
 
     def _opened(self) -> Any:
         library = need("safetensors", f"reading {self.path!r}")

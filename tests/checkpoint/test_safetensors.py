@@ -12,6 +12,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow.checkpoint.__main__ import main
 from oneflow.checkpoint.safetensors import File
 from oneflow.errors import (
     ArgumentError,
@@ -218,9 +219,27 @@ def test_damaged_files(tmp_path: Path) -> None:
         safetensors.save_file({"w": np.ones(2)}, path, metadata)
         with pytest.raises(CheckpointError, match=text):
             flow.checkpoint.get(path)
-    safetensors.save_file({"w": np.ones(2, np.uint16)}, path)
-    with pytest.raises(CheckpointError, match="is of U16, which is not a dtype of Blobs"):
-        flow.checkpoint.get(path)
+
+
+def test_tensors_that_no_blob_can_hold_are_in_nobodys_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.safetensors"
+    safetensors.save_file({"w": np.full(2, 3, np.float32), "mask": np.ones(2, bool), "n": np.ones((2, 3), np.uint16)}, path)
+
+    @flow.global_function("predict")
+    def job() -> tp.Numpy:
+        return flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+
+    flow.load_variables(path, rename=lambda name: name if name == "w" else None)
+    assert job().tolist() == [3, 3]
+    with pytest.warns(CheckpointWarning, match="no variable of the program has"):
+        flow.load_variables(path)
+    found = flow.checkpoint.get(path)
+    with pytest.raises(CheckpointError, match="'mask' in .* is of BOOL, which is not a dtype of Blobs"):
+        found["mask"].numpy()
+    with pytest.raises(CheckpointError, match="is of BOOL"):
+        flow.load_variables(path, rename={"mask": "w", "w": "v"})
+    assert main(["verify", str(path)]) == 0 and main(["show", str(path)]) == 0
+    assert "BOOL[2]" in (told := capsys.readouterr().out) and "U16[2, 3]" in told and "float32[2]" in told
 
 
 def test_a_file_that_changed_since_it_was_opened(tmp_path: Path) -> None:

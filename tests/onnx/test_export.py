@@ -275,3 +275,20 @@ def test_a_convolution_over_an_open_height(padding: str, stride: int, dilation: 
         expected = job(height)(x)
         close(by_runtime.run(None, {"x": x})[0], expected, 1e-5)
         close(by_xla(x), expected, 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int32", "int64"])
+def test_indices_of_all_dtypes(kind: str, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the reference")
+
+    @flow.global_function("predict")
+    def job(i: tp.Numpy.Placeholder((4,), dtype=getattr(flow, kind))) -> tp.Dict[str, tp.Numpy]:
+        table = flow.get_variable("table", (4, 3), initializer=flow.random_normal_initializer())
+        return {"gather": flow.gather(table, i), "dim_gather": flow.dim_gather(table, 1, flow.expand_dims(i, 1))}
+
+    flow.export.onnx(job, tmp_path / "m.onnx", dynamic_axes={})
+    indices = np.array([0, 2, 1, 2], kind)
+    expected = job(indices)
+    model = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    for name, value in zip(expected, model.run(list(expected), {"i": indices}), strict=True):
+        np.testing.assert_array_equal(value, expected[name])

@@ -20,6 +20,11 @@ def _long(ctx: Emitter, i: int) -> str:
     return name if ctx.dtype(i).name == "int64" else ctx.cast(name, dtypes.int64)
 
 
+def _index(ctx: Emitter, i: int) -> str:
+    """Indices in one of the two dtypes that all nodes take."""
+    return ctx.input(i) if ctx.dtype(i).name == "int32" else _long(ctx, i)
+
+
 @rule("one_hot")
 def _one_hot(ctx: Emitter) -> Result:
     a = ctx.attrs
@@ -37,14 +42,14 @@ def _widened(numbers: np.ndarray) -> np.ndarray:
 
 @rule("gather")
 def _gather(ctx: Emitter) -> Result:
-    return ctx.emit("Gather", *ctx.inputs(), axis=ctx.attrs["axis"])
+    return ctx.emit("Gather", ctx.input(0), _index(ctx, 1), axis=ctx.attrs["axis"])
 
 
 @rule("batch_gather")
 def _batch_gather(ctx: Emitter) -> Result:
     rank = ctx.blob(1).ndim
     if rank == 1:
-        return ctx.emit("Gather", *ctx.inputs(), axis=0)
+        return ctx.emit("Gather", ctx.input(0), _index(ctx, 1), axis=0)
     return ctx.emit("GatherND", ctx.input(0), ctx.unsqueeze(_long(ctx, 1), [rank]), batch_dims=rank - 1)
 
 
@@ -55,7 +60,7 @@ def _gather_nd(ctx: Emitter) -> Result:
 
 @rule("dim_gather")
 def _dim_gather(ctx: Emitter) -> Result:
-    return ctx.emit("GatherElements", *ctx.inputs(), axis=ctx.attrs["dim"])
+    return ctx.emit("GatherElements", ctx.input(0), _index(ctx, 1), axis=ctx.attrs["dim"])
 
 
 # --- scattering

@@ -229,7 +229,9 @@ class Emitter:
         if stored.read is not None:
             moved = np.transpose(stored.read(), wanted)
             name = blob.node.attrs["variable"] if blob.node.op is OP_VARIABLE else blob.logical_blob_name
-            stored.forms[wanted] = self.initializer(name, moved)
+            # a name of its own: read back in a session that has the variable, it would be taken for that
+            suffix = "" if wanted == identity(blob.ndim) else "_transposed"
+            stored.forms[wanted] = self.initializer(name + suffix, moved)
         elif stored.make is not None:
             stored.forms[wanted] = stored.make(wanted)
         else:

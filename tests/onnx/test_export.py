@@ -292,3 +292,23 @@ def test_indices_of_all_dtypes(kind: str, tmp_path: Path) -> None:
     model = onnxruntime.InferenceSession(tmp_path / "m.onnx")
     for name, value in zip(expected, model.run(list(expected), {"i": indices}), strict=True):
         np.testing.assert_array_equal(value, expected[name])
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_model_that_is_loaded_where_it_was_exported_computes_the_same(tmp_path: Path) -> None:
+    @flow.global_function("predict")
+    def job(x: tp.Numpy.Placeholder((2, 3, 3, 4))) -> tp.Numpy:
+        start = flow.random_normal_initializer()
+        x = flow.layers.conv2d(x, 4, 3, padding="SAME", data_format="NHWC", kernel_initializer=start, name="conv")
+        return flow.layers.dense(x, 4, kernel_initializer=start, name="square")
+
+    x = np.random.default_rng(0).standard_normal((2, 3, 3, 4), np.float32)
+    expected = job(x)
+    flow.export.onnx(job, tmp_path / "m.onnx")
+    model = flow.onnx.load(tmp_path / "m.onnx")
+
+    @flow.global_function("predict")
+    def again(x: tp.Numpy.Placeholder((2, 3, 3, 4))) -> tp.Numpy:
+        return model(x)
+
+    close(again(x), expected, 1e-5, "loaded")

@@ -72,7 +72,7 @@ def load_first_call(
 
 
 def _split(target: str) -> tuple[str, str]:
-    path, _, name = target.partition(":") if not os.path.exists(target) else (target, "", "")
+    path, _, name = target.rpartition(":") if ":" in target and not os.path.exists(target) else (target, "", "")
     if not os.path.isfile(path):
         raise ArgumentError(f"there is no script {path!r}\n  try        script.py:job, with the path of the script")
     return path, name

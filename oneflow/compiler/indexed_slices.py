@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._base.jax import jnp, lax
+from .._base.refuse import listed, warn
+from ..errors import JobWarning
 from ..graph.graph import Graph, Variable
 from ..graph.node import Node
 from .analysis import updates
@@ -23,28 +25,38 @@ def gathers_of(graph: Graph, trained: Sequence[Variable]) -> dict[str, Node]:
     if not conf or not conf.get("enable", True):
         return {}
     found = {}
-    for variable in trained:
-        if variable.name in conf["include_op_names"]["op_name"]:
-            optimizer = next((o for o in graph.objective.optimizers if updates(o, variable.name)), None)
-            gather = None if optimizer is None else _gather_of(graph, variable, optimizer)
+    by_name = {variable.name: variable for variable in trained}
+    for name in conf["include_op_names"]["op_name"]:
+        variable = by_name.get(name)
+        optimizer = next((o for o in graph.objective.optimizers if updates(o, name)), None)
+        why = f"the job trains no variable of this name: it has {listed(list(by_name), 8)}"
+        if variable is not None and optimizer is not None:
+            why, gather = _gather_of(graph, variable, optimizer)
             if gather is not None:
-                found[variable.name] = gather
+                found[name] = gather
+        if why and ("row-sparse", name) not in graph.warned:
+            graph.warned.add(("row-sparse", name))
+            warn(JobWarning, f"indexed_slices_optimizer_conf has no effect on {name!r} in job {graph.name!r}: {why}")
     return found
 
 
-def _gather_of(graph: Graph, variable: Variable, optimizer: Any) -> Node | None:
-    if not optimizer.row_sparse or optimizer.grad_clipping is not None or variable.regularizer is not None:
-        return None
+def _gather_of(graph: Graph, variable: Variable, optimizer: Any) -> tuple[str, Node | None]:
+    """Why the update is dense, or "" and the op."""
+    if not optimizer.row_sparse:
+        return f"updates by {type(optimizer).__name__} are dense", None
+    if optimizer.grad_clipping is not None or variable.regularizer is not None:
+        return "its gradient is clipped or regularized in all rows", None
     if hasattr(optimizer.loss_scale, "increment_period"):
-        return None
+        return "with a dynamic loss scale updates are dense", None
     assert variable.blob is not None
+    if any(node.repetition for node in graph.nodes):
+        return "the job runs ops several times per call (accumulated gradients, for example), which gather different rows", None
     readers = [n for n in graph.nodes if any(b.node is variable.blob.node for b in n.inputs)]
-    if any(node.repetition for node in graph.nodes):  # several runs gather different rows
-        return None
-    if len(readers) != 1 or readers[0].inputs[0].node is not variable.blob.node:
-        return None
-    gathers_rows = readers[0].op.gathers_rows
-    return readers[0] if gathers_rows is not None and gathers_rows(readers[0].attrs) else None
+    if len(readers) == 1 and readers[0].inputs[0].node is variable.blob.node:
+        gathers_rows = readers[0].op.gathers_rows
+        if gathers_rows is not None and gathers_rows(readers[0].attrs):
+            return "", readers[0]
+    return "it is read by something else than one gather along axis 0", None
 
 
 def keep_untouched_rows(gather: Node, variable: Variable, new: State, old: Mapping[str, Any], values: Values) -> State:

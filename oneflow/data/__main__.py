@@ -81,7 +81,7 @@ def _add_arrays(kinds: Any) -> argparse.ArgumentParser:
         "--feature", action="append", metavar="NAME=ARRAY", help="a feature, and its array (all, under their own names)"
     )
     parser.add_argument("--png", action="append", default=[], metavar="NAME", help="store this feature's images as PNG")
-    parser.set_defaults(run=lambda o: _pack(Arrays(o.source, dict(map(_assignment, o.feature)) if o.feature else None, o.png), o))
+    parser.set_defaults(run=lambda o: _pack(Arrays(o.source, _assignments(o.feature) or None, o.png), o))
     return parser
 
 
@@ -103,14 +103,12 @@ def _add_csv(kinds: Any) -> argparse.ArgumentParser:
 
 
 def _pack_csv(options: Any) -> int:
-    features = None
-    if options.feature:
-        features = {}
-        for name, value in map(_assignment, options.feature):
-            columns, _, kind = value.partition(":")
-            features[name] = (columns.split(","), kind or None)
+    features: dict[str, tuple[list[str], str | None]] = {}
+    for name, value in _assignments(options.feature).items():
+        columns, _, kind = value.partition(":")
+        features[name] = (columns.split(","), kind or None)
     delimiter = options.delimiter.replace("\\t", "\t")
-    return _pack(CsvFile(options.source, features, delimiter, not options.no_header, options.missing), options)
+    return _pack(CsvFile(options.source, features or None, delimiter, not options.no_header, options.missing), options)
 
 
 def _add_tfrecord(kinds: Any) -> argparse.ArgumentParser:
@@ -120,11 +118,16 @@ def _add_tfrecord(kinds: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def _assignment(text: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not (name and found and value):
-        raise ArgumentError(f"a feature is written NAME=SOURCE, not {text!r}")
-    return name, value
+def _assignments(texts: Sequence[str] | None) -> dict[str, str]:
+    made: dict[str, str] = {}
+    for text in texts or ():
+        name, found, value = text.partition("=")
+        if not (name and found and value):
+            raise ArgumentError(f"a feature is written NAME=SOURCE, not {text!r}")
+        if name in made:
+            raise ArgumentError(f"feature {name!r} is given twice: {made[name]} and {value}")
+        made[name] = value
+    return made
 
 
 def _pack(source: Any, options: Any) -> int:
@@ -164,6 +167,8 @@ def _add_show(verbs: Any) -> None:
 
 
 def _show(options: Any) -> int:
+    if options.limit is not None and options.limit < 1:
+        raise ArgumentError(f"--limit must be at least 1, got {options.limit}")
     paths = inspect.part_files(options.paths, options.prefix)
     if options.record is not None:
         print(str(inspect.one_record(paths[0], options.record))[:10000])

@@ -67,6 +67,9 @@ class CsvFile:
             refuse(DataError, f"two columns of {self.path!r} are called {twice[0]!r}", hint="give them names of their own")
         wanted = features or {name: ([name], None) for name in columns}
         for name, (sources, kind) in wanted.items():
+            if unclear := [c for c in sources if c in twice]:
+                rule = f"two columns of {self.path!r} are called {unclear[0]!r}, which feature {name!r} is to be made of"
+                refuse(DataError, rule, hint="give them names of their own")  # fmt: skip
             unknown = [c for c in sources if c not in columns]
             if unknown or (kind is not None and kind not in KINDS):
                 what = f"column {unknown[0]!r}" if unknown else f"kind {kind!r}"

@@ -14,6 +14,7 @@ import numpy as np
 from .._base import check
 from .._base.bars import ForgivingFile
 from .._base.files import read_regular
+from .._base.frames import shows_user_frames
 from .._base.refuse import refuse, shown
 from .._base.whole_files import replacing
 from ..errors import ArgumentError, DataError, DownloadError
@@ -38,6 +39,7 @@ class Digits(NamedTuple):
     y_test: np.ndarray
 
 
+@shows_user_frames
 def load_mnist(
     train_batch_size: int = 100,
     test_batch_size: int = 100,

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from .._base.refuse import refuse
+from ..errors import ArgumentError
 from . import images
 from .inputs import Arrays, make_record
 from .mnist import read_mnist
@@ -24,6 +26,8 @@ CLASSES = 10
 def digits(directory: PathLike, count: int = 64, parts: int = 1, seed: int = 0) -> list[str]:
     """MNIST digits as PNG: "encoded", and "class/label" (int32). The first ``count`` of the training images."""
     mnist = read_mnist()
+    if count > len(mnist.x_train):
+        refuse(ArgumentError, f"there are {len(mnist.x_train)} digits, not {count}")
     arrays = {"encoded": mnist.x_train[:count], "class/label": mnist.y_train[:count].astype(np.int32)}
     return pack(Arrays(arrays, png=["encoded"]), directory, parts, overwrite=True, workers=1).paths
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._base import check
+from .._base.frames import shows_user_frames
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, CheckpointNotFoundError
 from ..ops.module import Module, not_defined
@@ -56,6 +57,7 @@ class Model(Module, ABC):
             refuse(ArgumentError, f"method_overrided takes the name of a method, a str, got {shown(method_name)}")
         return getattr(type(self), method_name, None) is not getattr(Model, method_name, None)
 
+    @shows_user_frames
     def fit(
         self,
         training_config: TrainingConfig | None = None,

@@ -216,7 +216,7 @@ class Fit:
         self._wait_for(lambda: self.hooks("on_epoch_begin", self.epoch, {}))
         started, before = self.step, self.batch
         is_whole = self._submit_steps(self.source.batches(self.epoch, self.batch))
-        self._settle()
+        self.settle()
         process.delivery.raise_error()
         if is_whole and self.step == started and not before:
             job, taken = self.jobs[0], f"; {self.batch} were shorter than its batch size" if self.batch else ""
@@ -289,7 +289,7 @@ class Fit:
         """The latest numbers of all kinds."""
         return {**self.validation_logs, **self.steps.logs}
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Waits for the results of all steps so far, and for everything that is done with them."""
         process.delivery.drain()
         self.stage.wait_for(self.steps.settle)
@@ -301,7 +301,7 @@ class Fit:
         validates = self._is_validation_due(step)
         if not validates and not any(waits(step) for waits in self._waiters):
             return
-        self._settle()
+        self.settle()
         if validates:
             if not self._validate(step):
                 return

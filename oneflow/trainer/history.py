@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .._base.extras import need
+from .._base.frames import shows_user_frames
 from .._base.refuse import closest, refuse, shown
 from ..errors import ArgumentError
 
@@ -33,6 +34,7 @@ class History:
         self.rows: list[Row] = [dict(row) for row in rows]
         self.steps: list[Row] = []
 
+    @shows_user_frames
     def __getitem__(self, name: str) -> list[Any]:
         if not isinstance(name, str):
             refuse(ArgumentError, f"a history is asked for a name, a str, got {shown(name)}", hint="history.rows[i]")
@@ -50,6 +52,7 @@ class History:
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
+    @shows_user_frames
     def to_pandas(self, which: str = "rows") -> Any:
         """The rows as a pandas DataFrame.
 
@@ -62,6 +65,7 @@ class History:
         pandas = need("pandas", "History.to_pandas")
         return pandas.DataFrame(self._of(which))
 
+    @shows_user_frames
     def plot(self, *names: str, which: str = "rows", ax: Any = None) -> Any:
         """Draws numbers over steps with matplotlib.
 

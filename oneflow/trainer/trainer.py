@@ -383,6 +383,9 @@ class Trainer(Settings):
         step = f"at step {self.global_step - 1}" if self.global_step else "before the first step"
         if self.state != "training":
             step = f"while {self.state}"
+        if finalizes and self._fit is not None and stage.error is None and isinstance(error, Exception):
+            with contextlib.suppress(Exception):
+                self._fit.settle()  # the data have failed: the steps that they were enough for are told
         raised = failure(error, step, self._way_on())
         stage.error = stage.error or error  # results still to arrive are dropped
         closing = Stage()

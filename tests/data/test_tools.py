@@ -618,3 +618,16 @@ def test_parts_whose_manifest_has_whole_seconds_are_kept(tmp_path: Path) -> None
     manifest.write_text(json.dumps({**older, "file": [*older["file"][:2], 2]}))
     with pytest.raises(DataError, match="made of something else"):
         pack.pack(inputs.CsvFile(path), folder, 2, progress=False)
+
+
+def test_names_that_are_given_twice_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "a.npz", x=np.ones(4), y=np.zeros(4))
+    wrong = ["pack", "arrays", str(tmp_path / "a.npz"), str(tmp_path / "q"), "--feature", "X=x", "--feature", "X=y"]
+    assert main(wrong) == 2 and "feature 'X' is given twice: x and y" in capsys.readouterr().err
+    (tmp_path / "c.csv").write_text("id,label,label\n1,2,3\n")
+    with pytest.raises(DataError, match="two columns .* are called 'label', which feature 'l' is to be made of"):
+        inputs.CsvFile(tmp_path / "c.csv", {"l": (["label"], "int32")})
+    assert len(inputs.CsvFile(tmp_path / "c.csv", {"id": (["id"], "int32")})) == 1
+    assert main(["show", str(tmp_path), "--limit", "0"]) == 2
+    with pytest.raises(ArgumentError, match="there are 60000 digits, not 60001"):
+        samples.digits(tmp_path / "d", 60001)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
-from oneflow.errors import ArgumentError
+from oneflow.errors import ArgumentError, JobWarning
 
 TABLE = np.random.default_rng(4).standard_normal((6, 3)).astype(np.float32)
 
 
-def embedding(optimizer, names=("table",), readers=1):
+def embedding(optimizer, names=("table",), readers=1, micro_batches=1, told=None):
     config = flow.FunctionConfig()
     config.indexed_slices_optimizer_conf({"include_op_names": {"op_name": list(names)}})
+    config.train.num_gradient_accumulation_steps(micro_batches)
 
     @flow.global_function("train", config)
     def train(at: tp.Numpy.Placeholder((4,), dtype=flow.int32)) -> tp.Numpy:
@@ -26,7 +29,8 @@ def embedding(optimizer, names=("table",), readers=1):
         optimizer(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
         return loss
 
-    flow.load_variables({"table": TABLE})
+    with nullcontext() if told is None else pytest.warns(JobWarning, match=told):
+        flow.load_variables({"table": TABLE})
     return train
 
 
@@ -37,7 +41,12 @@ def values(*names):
 
 @pytest.mark.parametrize("names", [("table",), ("another",)])
 def test_adam(names):
-    train = embedding(lambda rate: flow.optimizer.LazyAdam(rate), names)
+    told = (
+        None
+        if names == ("table",)
+        else "no effect on 'another' in job 'train': the job trains no variable of this name"
+    )
+    train = embedding(lambda rate: flow.optimizer.LazyAdam(rate), names, told=told)
     train(np.array([1, 1, 4, 4], np.int32))
     first, m = values("table", "table-m")
     assert (first[[0, 2, 3, 5]] == TABLE[[0, 2, 3, 5]]).all() and (m[[0, 2, 3, 5]] == 0).all()
@@ -63,17 +72,18 @@ def test_weight_decay_and_momentum_touch_gathered_rows_only():
 
 
 @pytest.mark.parametrize(
-    "optimizer",
+    ("options", "told"),
     [
-        lambda rate: flow.optimizer.SGDW(rate, weight_decay=0.5, grad_clipping=flow.optimizer.grad_clipping.by_global_norm(1.0)),
-        lambda rate: flow.optimizer.SGDW(
-            rate, weight_decay=0.5, loss_scale_policy=flow.optimizer.loss_scale.dynamic_loss_scale()
-        ),
-        lambda rate: flow.optimizer.LAMB(rate, weight_decay=0.5),
+        ({"grad_clipping": flow.optimizer.grad_clipping.by_global_norm(1.0)}, "is clipped"),
+        ({"loss_scale_policy": flow.optimizer.loss_scale.dynamic_loss_scale()}, "with a dynamic loss scale"),
+        ({"kind": flow.optimizer.LAMB}, "updates by LAMB are dense"),
+        ({"micro_batches": 2}, "several times per call"),
     ],
 )
-def test_dense_where_the_pattern_does_not_match(optimizer):
-    train = embedding(optimizer)
+def test_dense_where_the_pattern_does_not_match(options, told):
+    own = dict(options)
+    kind, micro_batches = own.pop("kind", flow.optimizer.SGDW), own.pop("micro_batches", 1)
+    train = embedding(lambda rate: kind(rate, weight_decay=0.5, **own), micro_batches=micro_batches, told=told)
     for _ in range(3):
         train(np.array([0, 0, 0, 0], np.int32))
     (table,) = values("table")
@@ -81,7 +91,7 @@ def test_dense_where_the_pattern_does_not_match(optimizer):
 
 
 def test_several_gathers_stay_dense():
-    train = embedding(lambda rate: flow.optimizer.SGDW(rate, weight_decay=0.5), readers=2)
+    train = embedding(lambda rate: flow.optimizer.SGDW(rate, weight_decay=0.5), readers=2, told="something else than one gather")
     train(np.array([0, 0, 0, 0], np.int32))
     assert (values("table")[0] != TABLE).all()
 

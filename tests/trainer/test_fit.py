@@ -656,3 +656,19 @@ def test_the_history_has_a_validation_once():
     history = trainer.fit(jobs.train_job(), jobs.data(), jobs.eval_job(), jobs.data(20, seed=1))  # 6 steps
     assert [row["step"] for row in history.rows] == [3, 5] and len(history["val_loss"]) == 1
     assert told == history["val_loss"]  # hooks see the latest one
+
+
+def test_steps_before_an_error_of_the_data_are_told_first():
+    def data():
+        for i in range(30):
+            if i == 20:
+                raise ValueError("no more")
+            yield jobs.data(10, seed=i)
+
+    seen = []
+    notes = flow.callbacks.LambdaCallback(
+        on_train_batch_end=lambda step, logs: seen.append(step), on_exception=lambda error: seen.append("error")
+    )
+    with pytest.raises(ValueError, match="no more"):
+        quiet(max_epochs=1, callbacks=notes).fit(jobs.train_job(), data)
+    assert seen == [*range(20), "error"]

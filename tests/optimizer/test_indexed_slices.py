@@ -41,11 +41,7 @@ def values(*names):
 
 @pytest.mark.parametrize("names", [("table",), ("another",)])
 def test_adam(names):
-    told = (
-        None
-        if names == ("table",)
-        else "no effect on 'another' in job 'train': the job trains no variable of this name"
-    )
+    told = None if names == ("table",) else "no effect on 'another' in job 'train': the job trains no variable of this name"
     train = embedding(lambda rate: flow.optimizer.LazyAdam(rate), names, told=told)
     train(np.array([1, 1, 4, 4], np.int32))
     first, m = values("table", "table-m")

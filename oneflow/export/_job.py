@@ -157,6 +157,8 @@ def why_other_batches_differ(job: JobFunction[..., Any]) -> str:
 def _sizes(graph: Graph, order: Sequence[Node], opened: Mapping[str, Mapping[int, str]], declared: Declaration | None) -> Sizes:
     values = {name: spec.shape[axis] for spec in graph.inputs for axis, name in opened.get(spec.label, {}).items()}
     other = described_again(declared, opened, values) if declared is not None and values else None
+    if other is not None and other.ignores_sizes(order):
+        other = None
     sizes = open_sizes(order, graph.inputs, opened, None if other is None else other.growing(order))
     if other is not None:
         other.check(graph, order, sizes)

@@ -43,6 +43,13 @@ class OtherSizes:
         found = self.graph.node(node.name)
         return found if found is not None and found.op is node.op and len(found.inputs) == len(node.inputs) else None
 
+    def ignores_sizes(self, order: Sequence[Node]) -> bool:
+        """Whether the body has numbers where it could follow its input, as in ``reshape(x, (4, -1))`` of a batch of 4.
+
+        They are taken for the open sizes, and what the second description makes of them means nothing.
+        """
+        return any((twin := self.twin(node)) is not None and _has_a_number(node, twin) for node in order)
+
     def growing(self, order: Sequence[Node]) -> dict[Node, bool]:
         """Of constants and expanded values, whether their first size follows that of the batch."""
         made = {}
@@ -56,14 +63,14 @@ class OtherSizes:
         """Raises ExportError for an op whose attributes or result the open sizes do not give."""
         if any(self.graph.node(node.name) is None for node in graph.nodes):
             return  # the body describes something else each time: nothing can be compared
-        if any(self._takes_all_by_a_number(node, sizes) for node in order):
-            return  # 0:4 of a batch of 4 is exported as all of it, and the second description has a part
         for node in order:
             twin = self.twin(node)
             if twin is None or node.op in (OP_INPUT, OP_VARIABLE):
                 continue
             for i, blob in enumerate(twin.outputs):
                 shape = tuple(evaluate(size, self.values) for size in sizes.shapes[node, i])
+                if shape != blob.shape and "reshape" in node.op.name:
+                    return  # it has a number that names a size
                 if shape != blob.shape:
                     self._refuse(node, sizes, f"its result has shape {shape} then, and {blob.shape} as the job is described")
             for name, value in twin.attrs.items():
@@ -73,14 +80,6 @@ class OtherSizes:
         if len(self.graph.nodes) != len(graph.nodes):
             last = next(node for node in self.graph.nodes if graph.node(node.name) is None)
             self._refuse(last, sizes, "the job has it for these sizes only")
-
-    def _takes_all_by_a_number(self, node: Node, sizes: Sizes) -> bool:
-        twin = self.twin(node)
-        if twin is None or node.op.name not in _SLICED:
-            return False
-        name = _SLICED[node.op.name]
-        mine, shape = _resolved(sizes.attrs_of(node)[name], self.values), twin.inputs[0].shape
-        return twin.attrs[name] == node.attrs[name] and _taken(mine, shape) != _taken(twin.attrs[name], shape)
 
     def _refuse(self, node: Node, sizes: Sizes, rule: str) -> NoReturn:
         opened = ", ".join(f"{name} (declared {size})" for name, size in sizes.declared.items())
@@ -107,6 +106,20 @@ def described_again(declared: Declaration, axes: Axes, sizes: Mapping[str, int])
     except Exception:  # of the body: it is written for the declared sizes
         return None
     return OtherSizes(graph, values)
+
+
+def _has_a_number(node: Node, twin: Node) -> bool:
+    """Whether a shape or a slice names a size of its input that is another one in the second description."""
+    if node.op.name not in _SLICED and "reshape" not in node.op.name:
+        return False
+    before, now = node.inputs[0].shape, twin.inputs[0].shape
+    if node.op.name in _SLICED:
+        name = _SLICED[node.op.name]
+        all_of = [_taken([(None, None, None)] * len(shape), shape) for shape in (before, now)]
+        pairs = zip(_taken(node.attrs[name], before), _taken(twin.attrs[name], now), *all_of, strict=False)
+        return twin.attrs[name] == node.attrs[name] and any(b == was and n != there for b, n, was, there in pairs)
+    own, other = ([size for size in n.attrs["shape"] if size != 1][:1] for n in (node, twin))
+    return before[:1] != now[:1] and own == other
 
 
 def _resolved(value: Any, values: Mapping[str, int]) -> Any:

@@ -364,3 +364,19 @@ def test_a_body_that_is_written_for_its_sizes_is_exported_as_before(tmp_path: Pa
 
     flow.export.stablehlo(job, tmp_path / "m")
     np.testing.assert_array_equal(flow.export.load(tmp_path / "m")(np.zeros((8, 5), np.float32)), np.ones((8, 5), np.float32))
+
+
+@pytest.mark.parametrize("body", [
+    lambda x: flow.reshape(flow.reshape(x, (4, -1)) + flow.constant(1.0, flow.float32, (4, 1)), (4, 10)),
+    lambda x: flow.reshape(flow.reshape(x, (1, 4, -1)) + 1.0, (4, 10)),
+    lambda x: flow.transpose(flow.reshape(flow.transpose(x, [1, 0]), (10, 4)) + 1.0, [1, 0]),
+    lambda x: flow.slice(x, [0, 0], [4, 10]) + 1.0,
+    lambda x: x[0:4] + 1.0,
+])  # fmt: skip
+def test_a_number_that_names_the_batch_is_taken_for_it(body: Any, tmp_path: Path) -> None:
+    @flow.global_function("predict")
+    def job(x: tp.Numpy.Placeholder((4, 10))) -> tp.Numpy:
+        return body(x)
+
+    flow.export.stablehlo(job, tmp_path / "m")
+    np.testing.assert_array_equal(flow.export.load(tmp_path / "m")(np.zeros((8, 10), np.float32)), np.ones((8, 10), np.float32))

@@ -19,7 +19,9 @@ def warn_of_untrained_weights(graph: Graph, session: Session) -> None:
     trained = {name for job in jobs if job.train for name in job.variable_names}
     assigned = {name for job in jobs if not job.train for name in job.build().assigns}  # as caches are
     learned = [name for name, cell in weights.items() if name not in assigned and not session.store.is_as_drawn(cell)]
-    untrained = [v for v in graph.variables.values() if v.name in weights and v.name not in {*learned, *trained, *assigned}]
+    read = {blob.node for node in graph.nodes for blob in node.inputs}
+    used = [v for v in graph.variables.values() if v.name in weights and v.blob is not None and v.blob.node in read]
+    untrained = [v for v in used if v.name not in {*learned, *trained, *assigned}]
     if not untrained or not learned:
         return
     shown = ", ".join(v.name for v in untrained[:6]) + (", ..." if len(untrained) > 6 else "")

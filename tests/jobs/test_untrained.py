@@ -88,3 +88,14 @@ def test_what_a_predict_job_keeps_between_its_calls_was_not_trained():
     predict = predicting("output")
     counting(X)
     predict(X)
+
+
+@pytest.mark.filterwarnings("error")
+def test_nothing_is_told_of_weights_that_nothing_reads():
+    @flow.global_function("predict")
+    def predict(x: tp.Numpy.Placeholder((4, 5))) -> tp.Numpy:
+        flow.get_variable("unused", (5, 3), initializer=GLOROT)
+        return net(x, "output")
+
+    training()(X)
+    predict(X)

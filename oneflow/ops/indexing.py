@@ -22,6 +22,7 @@ from ._emit import emit, fail, is_number, op, want
 
 @op("one_hot", nondifferentiable=True)
 def _one_hot(indices: Array, *, depth: int, on: int | float, off: int | float, axis: int, to: np.dtype) -> Array:
+    indices = narrow_indices(indices, (depth,))
     shape = (*indices.shape[:axis], depth, *indices.shape[axis:])
     kept = tuple(i for i in range(len(shape)) if i != axis)
     hit = lax.eq(lax.broadcast_in_dim(indices, shape, kept), lax.broadcasted_iota(indices.dtype, shape, axis))
@@ -77,6 +78,8 @@ def narrow_indices(indices: Array, sizes: Sequence[Any]) -> Array:
 
     XLA ends the process where it divides a scatter at 64-bit indices into uneven pieces for several devices.
     """
+    if indices.dtype.itemsize < 4:  # XLA compares them with the sizes in their own dtype, which may not hold these
+        return lax.convert_element_type(indices, np.int32)
     most = np.iinfo(np.int32).max
     if indices.dtype.itemsize < 8 or any(isinstance(size, int) and size > most for size in sizes):
         return indices

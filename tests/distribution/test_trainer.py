@@ -60,10 +60,13 @@ def test_what_is_logged_is_that_of_one_process(program: Any) -> None:
     alone, together = program(TRAINING), program(TRAINING, *TWO, "--all-output")
     assert (alone.returncode, together.returncode) == (0, 0), alone.stderr + together.stderr
     expected = json.loads(alone.stdout)
-    lines = [line[line.index("[[") :] for line in together.stdout.splitlines() if "[[" in line]
-    assert len(lines) == 2  # of both processes
-    for line in lines:
-        for got, want in zip(json.loads(line), expected, strict=True):
+    found, at, read = [], 0, json.JSONDecoder().raw_decode
+    while (at := together.stdout.find("[[", at)) >= 0:  # not by lines: those of two processes may be joined
+        value, at = read(together.stdout, at)
+        found.append(value)
+    assert len(found) == 2  # of both processes
+    for value in found:
+        for got, want in zip(value, expected, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5)
     text = "metric 'accuracy' is computed of 'labels', of which each process feeds its own part to job 'test'"
     assert together.stdout.count(text) == 2 and "return 'labels' from the job, too" in together.stdout

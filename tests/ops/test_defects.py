@@ -10,6 +10,7 @@ import pytest
 from table import Row, run, trace
 
 import oneflow as flow
+import oneflow.typing as tp
 from oneflow.errors import ArgumentError, JobWarning
 
 X = np.array([[-2.0, 0.5, 3.0], [1.0, -1.5, 2.0]], np.float32)
@@ -162,3 +163,15 @@ def test_settings_that_always_failed():
     config = flow.FunctionConfig()
     config.exp_run_conf({})
     assert config.get("exp_run_conf") == {}
+
+
+def test_small_dtypes_of_indices_reach_all_rows():
+    @flow.global_function("train")
+    def step(ids: tp.Numpy.Placeholder((1,), dtype=flow.uint8)) -> tp.Numpy:
+        rows = flow.layers.embedding(ids, 300, 2, name="e", initializer=flow.ones_initializer())
+        flow.optimizer.SGD(1.0, momentum=0).minimize(flow.math.reduce_sum(rows))
+        return rows
+
+    assert [float(step(np.array([200], np.uint8))[0, 0]) for _ in range(3)] == [1.0, 0.0, -1.0]
+    hot = value(lambda i: flow.one_hot(i, 300, dtype=flow.float32), np.array([5, 100], np.int8))
+    assert np.argwhere(hot).tolist() == [[0, 5], [1, 100]]

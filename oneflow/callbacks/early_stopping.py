@@ -121,7 +121,7 @@ class TerminateOnNaN(Callback):
         if not watched:
             what = "a loss" if self.monitor is None else repr(self.monitor)
             refuse(ArgumentError, f"TerminateOnNaN looks at {what}, which the step has not logged",
-                   found=[("logged", ", ".join(logs))], 
+                   found=[("logged", ", ".join(logs))],
                    hint="return the loss from the job, or name another number: TerminateOnNaN(monitor=...)")  # fmt: skip
         for name in watched:
             if not math.isfinite(logs[name]) and self.stopped_step < 0:

@@ -49,7 +49,7 @@ class Sizes:
 
 def is_symbolic(value: Any) -> bool:
     """Whether an attribute's value is an open size, or made of some."""
-    return type(value).__name__ == "_DimExpr"
+    return bool(importlib.import_module("jax.export").is_symbolic_dim(value))
 
 
 def is_open(size: Size) -> bool:

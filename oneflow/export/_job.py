@@ -16,7 +16,7 @@ from .._base.refuse import refuse, shown
 from .._base.source import Source
 from ..compiler import int8
 from ..compiler.int8_kernels import Grid
-from ..compiler.plan import plan
+from ..compiler.plan import Plan, plan
 from ..errors import ArgumentError, CheckpointError, ExportError, ModeError
 from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_TO_MIRRORED, OP_VARIABLE, Graph, Input, Variable, current_or_none
 from ..graph.node import Blob, Node
@@ -116,7 +116,7 @@ def exported_graph(
     problems = [*_problems(graph, made, blobs), *_without_form(made.order, reason)]
     if problems:
         refuse_all(graph.name, format, problems)
-    order = [*(spec.blob.node for spec in graph.inputs), *(n for n in made.order if n.op is not OP_INPUT)]
+    order = _inputs_first(graph, made)
     opened = names()
     sizes = _sizes(graph, order, opened, declared)
     variables = {n.attrs["variable"]: graph.variables[n.attrs["variable"]] for n in made.order if n.op is OP_VARIABLE}
@@ -142,7 +142,7 @@ def why_other_batches_differ(job: JobFunction[..., Any]) -> str:
     if job.train or not results:
         return ""
     made = plan(graph, [blob for _, blob in results], native_ops=False)
-    order = [*(spec.blob.node for spec in graph.inputs), *(n for n in made.order if n.op is not OP_INPUT)]
+    order = _inputs_first(graph, made)
     try:
         open_sizes(order, graph.inputs, opened)
     except ExportError:  # they do not work for other sizes
@@ -152,6 +152,10 @@ def why_other_batches_differ(job: JobFunction[..., Any]) -> str:
     except ExportError as error:
         return str(error)
     return ""
+
+
+def _inputs_first(graph: Graph, made: Plan) -> list[Node]:
+    return [*(spec.blob.node for spec in graph.inputs), *(n for n in made.order if n.op is not OP_INPUT)]
 
 
 def _sizes(graph: Graph, order: Sequence[Node], opened: Mapping[str, Mapping[int, str]], declared: Declaration | None) -> Sizes:

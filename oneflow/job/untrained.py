@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._base.refuse import closest, warn
+from .._base.refuse import closest, listed, warn
 from ..errors import JobWarning
 from ..graph.graph import Graph
 from ..runtime.session import Session
@@ -24,7 +24,7 @@ def warn_of_untrained_weights(graph: Graph, session: Session) -> None:
     untrained = [v for v in used if v.name not in {*learned, *trained, *assigned}]
     if not untrained or not learned:
         return
-    shown = ", ".join(v.name for v in untrained[:6]) + (", ..." if len(untrained) > 6 else "")
+    shown = listed([v.name for v in untrained], 6)
     near = closest(untrained[0].name, learned, count=1)
     meant = f"did you mean {near[0]!r}? " if near else ""
     warn(

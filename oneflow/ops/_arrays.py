@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -204,6 +204,26 @@ def _with_nans(found: Array, x: Array, axes: tuple[int, ...]) -> Array:
     return select(lax.ne(marked, marked), marked, found)
 
 
+def root_of(x: Array) -> Array:
+    """The square root, whose gradient at 0 is 0: that of the norm, the deviation or the distance that it belongs to."""
+    return _zero_at_zero(lambda safe: lax.sqrt(safe), x)
+
+
+def power_of(x: Array, exponent: float) -> Array:
+    """x ** exponent for x >= 0 and an exponent > 0; its gradient at 0 is 0."""
+    return _zero_at_zero(lambda safe: lax.pow(safe, like(exponent, safe)), x)
+
+
+def _zero_at_zero(function: Callable[[Array], Array], x: Array) -> Array:
+    zero = lax.eq(x, like(0, x))
+    return select(zero, like(0, x), function(select(zero, like(1, x), x)))
+
+
+def softplus_of(x: Array) -> Array:
+    """log(1 + exp(x)) without overflow."""
+    return lax.add(lax.max(x, full(0, x)), lax.log1p(lax.exp(lax.neg(lax.abs(x)))))
+
+
 def gradient_of(function: Any, x: Array, dy: Array) -> Array:
     """The vector-Jacobian product of a function of one array, for ops that are gradients of others."""
     return jax.vjp(function, x)[1](dy)[0]
@@ -212,3 +232,13 @@ def gradient_of(function: Any, x: Array, dy: Array) -> Array:
 def is_half(x: Array) -> bool:
     """Whether it is float16 or bfloat16, whose sums are computed in float32."""
     return x.dtype.itemsize == 2 and x.dtype.kind in "fV"
+
+
+def widen(x: Array) -> Array:
+    """float16 and bfloat16 as float32: sums and exponentials are not computed in half precision."""
+    return lax.convert_element_type(x, np.float32) if is_half(x) else x
+
+
+def in_float32(compute: Callable[[Array], Array], x: Array) -> Array:
+    """compute(x), in float32 for 16-bit floats."""
+    return lax.convert_element_type(compute(widen(x)), x.dtype) if is_half(x) else compute(x)

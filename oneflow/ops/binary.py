@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -13,7 +14,7 @@ from .._base.refuse import shown, warn
 from ..errors import ArgumentError, JobWarning
 from ..graph.node import Blob
 from ..graph.op import AttentionStep, Autocast, Int8, LstmPart, OpDef
-from ._arrays import Array, as_float, broadcast, full, label, like, number_for, select, sum_to, where_else_zero
+from ._arrays import Array, as_float, broadcast, full, label, like, number_for, select, sum_to, where_else_zero, widen
 from ._emit import as_is, emit, fail, is_number, op, want
 from ._int8 import RESIDUAL
 
@@ -85,6 +86,12 @@ def _power_grad(x: Array, y: Array, out: Array, g: Array) -> tuple[Array, Array]
     positive = lax.gt(x, like(0, x))
     dy = where_else_zero(positive, lax.mul(out, lax.log(select(positive, x, one))))
     return lax.mul(g, dx), lax.mul(g, dy)
+
+
+def _atan2_grad(x: Array, y: Array, out: Array, g: Array) -> tuple[Array, Array]:
+    squared = lax.add(lax.square(x), lax.square(y))
+    share = lax.div(g, select(lax.eq(squared, like(0, squared)), like(1, squared), squared))  # both are 0 at the origin
+    return lax.mul(y, share), lax.mul(lax.neg(x), share)
 
 
 def _no_grad(x: Array, y: Array, out: Array, g: Array) -> tuple[Array, Array]:
@@ -173,7 +180,7 @@ _minimum = _pair("minimum", lambda x, y: lax.min(x, y), _tie_to_y(lambda x, y: l
 _squared_difference_ops = _pair("squared_difference", _squared_difference)
 _xdivy_ops = _pair("xdivy", _xdivy)
 _xlogy_ops = _pair("xlogy", _xlogy)
-_atan2 = _pair("atan2", lambda x, y: lax.atan2(x, y))
+_atan2 = _pair("atan2", lambda x, y: lax.atan2(x, y), _atan2_grad)
 
 
 def _binary(pair: _Pair, x: Any, y: Any, name: str | None, *, floating: bool = False) -> Blob:
@@ -341,7 +348,7 @@ def pow(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
 
     Args:
       x, y: two Blobs of one floating dtype whose shapes broadcast, or a Blob and a number. An integer Blob can be raised
-        to a whole number >= 0.
+        to 0, 1, ... 8.
       name: name of the op; made unique when omitted.
     Returns: Blob of the common shape and dtype. The gradient with respect to an exponent that is a Blob is 0 where x <= 0.
     Raises: DtypeError, ShapeError, ArgumentError.
@@ -373,10 +380,7 @@ def _divide_number(x: Any, y: Blob, name: str | None) -> Blob:
 
 @op("add_n", autocast="between", zeros="all")
 def _add_n(*arrays: Array) -> Array:
-    total = arrays[0]
-    for a in arrays[1:]:
-        total = lax.add(total, a)
-    return total
+    return lax.convert_element_type(reduce(lax.add, map(widen, arrays)), arrays[0].dtype)
 
 
 def add_n(inputs: Sequence[Blob], name: str | None = None) -> Blob:

@@ -13,9 +13,9 @@ from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ..graph.op import OpDef
-from ._arrays import Array, broadcast_to, common_shape, full, label, largest_of, like, select
+from ._arrays import Array, broadcast_to, common_shape, full, label, largest_of, like, power_of, root_of, select, widen
 from ._emit import emit, fail, op, want
-from .loss import want_pair, widen, with_logits
+from .loss import want_pair, with_logits
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -242,12 +242,9 @@ def _distance(x: Array, p: float) -> Array:
         return lax.reduce_sum(lax.abs(x), (1,))
     if math.isinf(p):
         return largest_of(lax.abs(x), (1,))
-    powers = lax.integer_pow(x, 2) if p == 2 else lax.pow(lax.abs(x), full(p, x))
-    total = lax.reduce_sum(powers, (1,))
-    nothing = lax.eq(total, full(0, total))
-    safe = select(nothing, full(1, total), total)
-    root = lax.sqrt(safe) if p == 2 else lax.pow(safe, full(1 / p, safe))
-    return select(nothing, full(0, total), root)
+    if p == 2:
+        return root_of(lax.reduce_sum(lax.square(x), (1,)))
+    return power_of(lax.reduce_sum(power_of(lax.abs(x), p), (1,)), 1 / p)
 
 
 def _triplet_values(anchor: Array, positive: Array, negative: Array, *, margin: float, p: float, eps: float, swap: bool) -> Array:

@@ -10,10 +10,9 @@ import numpy as np
 from .._base.jax import jax, jnp, lax
 from ..errors import DtypeError, ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, broadcast_to, full, label, like, select
+from ._arrays import Array, broadcast_to, full, label, like, select, widen
 from ._emit import emit, emit_many, fail, op, want
 from .criterion import reduced, want_reduction
-from .loss import widen
 
 _NEVER = -1e30  # the logarithm of a probability of 0; finite, so that the difference of two of them is a number
 
@@ -58,8 +57,9 @@ def _ctc_losses(log_probs: Array, targets: Array, input_lengths: Array, target_l
     kept = select(lax.bitwise_or(*ends), alpha, lax.full_like(alpha, _NEVER))
     top = lax.stop_gradient(lax.reduce_max(kept, (1,)))
     total = lax.add(lax.log(lax.reduce_sum(lax.exp(lax.sub(kept, broadcast_to(top[:, None], kept.shape))), (1,))), top)
-    impossible = lax.bitwise_or(lax.lt(total, full(_NEVER / 2, total)), lax.eq(inputs, np.int32(0)))
-    return select(impossible, full(math.inf, total), lax.neg(total))
+    nothing = lax.eq(inputs, np.int32(0))  # no frames spell the empty target only
+    total = select(nothing, select(lax.eq(lengths, np.int32(0)), full(0, total), full(_NEVER, total)), total)
+    return select(lax.lt(total, full(_NEVER / 2, total)), full(math.inf, total), lax.neg(total))
 
 
 def _ctc_reduced(losses: Array, target_lengths: Array, reduction: str, zero_infinity: bool) -> Array:

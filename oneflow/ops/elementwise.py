@@ -14,7 +14,20 @@ from .._base.jax import lax
 from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import Blob
-from ._arrays import Array, dtype_for, full, gradient_of, is_half, label, like, number_for, select, where_else_zero
+from ._arrays import (
+    Array,
+    dtype_for,
+    full,
+    gradient_of,
+    in_float32,
+    is_half,
+    label,
+    like,
+    number_for,
+    select,
+    softplus_of,
+    where_else_zero,
+)
 from ._emit import as_is, emit, emit_many, fail, is_number, op, want
 from ._int8 import BOUND, GATE, RECTIFY
 
@@ -65,10 +78,6 @@ def unary(
     return function
 
 
-def _softplus(x: Array) -> Array:  # log(1 + e^x) without overflow
-    return lax.add(lax.max(x, full(0, x)), lax.log1p(lax.exp(lax.neg(lax.abs(x)))))
-
-
 def _zeta_minus_one(k: int) -> float:
     """The sum of n**-k over n >= 2, by the Euler-Maclaurin formula from 200 on."""
     n = 200
@@ -96,6 +105,10 @@ def _lgamma(x: Array) -> Array:
 
 
 def _gelu(x: Array) -> Array:
+    return in_float32(_gelu_of, x)  # in 16 bits 1 + erf has no digits left below -3
+
+
+def _gelu_of(x: Array) -> Array:
     half = lax.mul(like(0.5, x), x)
     return lax.mul(half, lax.add(like(1, x), lax.erf(lax.mul(x, like(math.sqrt(0.5), x)))))
 
@@ -143,7 +156,7 @@ lgamma = unary(
 log = unary("log", "The natural logarithm.", lambda x: lax.log(x), example="1.0 -> 0.0")
 log1p = unary("log1p", "log(1 + x), without cancellation near 0.", lambda x: lax.log1p(x))
 log_sigmoid = unary(
-    "log_sigmoid", "log(1 / (1 + exp(-x))), without overflow.", lambda x: lax.neg(_softplus(lax.neg(x))),
+    "log_sigmoid", "log(1 / (1 + exp(-x))), without overflow.", lambda x: lax.neg(softplus_of(lax.neg(x))),
     grad=lambda x, y, dy: lax.mul(dy, lax.logistic(lax.neg(x))),
 )  # fmt: skip
 negative = unary("negative", "-x.", lambda x: lax.neg(x), integers=True, zeros="all")
@@ -163,7 +176,9 @@ sigmoid_v2 = unary("sigmoid_v2", "1 / (1 + exp(-x)); the same as sigmoid.", lamb
 sign = unary("sign", "-1, 0 or 1; its gradient is 0.", lambda x: lax.sign(x), integers=True)
 sin = unary("sin", "The sine of x in radians.", lambda x: lax.sin(x))
 sinh = unary("sinh", "The hyperbolic sine.", lambda x: lax.sinh(x))
-softplus = unary("softplus", "log(1 + exp(x)), without overflow.", _softplus, grad=lambda x, y, dy: lax.mul(dy, lax.logistic(x)))
+softplus = unary(
+    "softplus", "log(1 + exp(x)), without overflow.", softplus_of, grad=lambda x, y, dy: lax.mul(dy, lax.logistic(x))
+)
 sqrt = unary("sqrt", "The square root.", lambda x: lax.sqrt(x), example="4.0 -> 2.0", autocast="between")
 square = unary("square", "x * x.", lambda x: lax.square(x), integers=True, example="3.0 -> 9.0")
 tan = unary("tan", "The tangent of x in radians.", lambda x: lax.tan(x))

@@ -172,7 +172,7 @@ def gather(
 
     Args:
       params: Blob of any dtype.
-      indices: int32 or int64 Blob of any shape; an index outside the axis reads zeros.
+      indices: integer Blob of any shape; an index outside the axis reads zeros.
       validate_indices: not used.
       axis: in [-rank, rank); None means ``batch_dims``.
       batch_dims: 0, or equal to axis. Then the leading ``indices.ndim - 1`` axes of both are paired, and the indices
@@ -202,7 +202,7 @@ def gather_nd(params: Blob, indices: Blob, name: str | None = None) -> Blob:
 
     Args:
       params: Blob of any dtype.
-      indices: int32 or int64 Blob; its last axis holds k coordinates, a position on the first k axes. A position
+      indices: integer Blob; its last axis holds k coordinates, a position on the first k axes. A position
         outside reads zeros.
       name: name of the op; made unique when omitted.
     Returns: Blob of shape indices.shape[:-1] + params.shape[k:].
@@ -230,7 +230,7 @@ def dim_gather(input: Blob, dim: int, index: Blob, name: str | None = None) -> B
     Args:
       input: Blob of any dtype.
       dim: in [0, rank).
-      index: int32 or int64 Blob of the same rank; sizes are equal except on ``dim``. An index outside reads 0.
+      index: integer Blob of the same rank; sizes are equal except on ``dim``. An index outside reads 0.
       name: name of the op; made unique when omitted.
     Returns: Blob of index's shape and input's dtype.
     Raises: ShapeError, DtypeError, AxisError, ArgumentError.

@@ -10,18 +10,13 @@ import numpy as np
 from .._base.jax import jnp, lax
 from ..errors import DtypeError, ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, broadcast_to, full, is_half, like, select, where_else_zero
+from ._arrays import Array, broadcast_to, full, like, select, where_else_zero, widen
 from ._arrays import label as label_of
 from ._emit import emit, fail, in_view, op, want
 from ._native_loss import FLOOR as _FLOOR
 from ._native_loss import NATIVE
 
 _LARGEST = -math.log(_FLOOR)
-
-
-def widen(x: Array) -> Array:
-    """float16 and bfloat16 as float32: sums and exponentials are not computed in half precision."""
-    return lax.convert_element_type(x, np.float32) if is_half(x) else x
 
 
 # --- classification

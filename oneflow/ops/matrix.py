@@ -102,7 +102,7 @@ def _explain(what: str, a: Blob, b: Blob, transpose_a: bool, transpose_b: bool) 
 def _kept(x: Array, diagonal: int) -> Array:
     """A mask of the elements with column <= row + diagonal."""
     rows, columns = (lax.broadcasted_iota(np.int32, x.shape, x.ndim - axis) for axis in (2, 1))
-    return lax.le(columns, lax.add(rows, np.int32(diagonal)))
+    return lax.le(lax.sub(columns, rows), np.int32(diagonal))
 
 
 @op("tril", autocast="between", attention=_triangle)

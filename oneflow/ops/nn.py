@@ -11,9 +11,9 @@ from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ..graph.op import AttentionStep
-from ._arrays import Array, broadcast_to, full, label, like, select, where_else_zero
+from ._arrays import Array, broadcast_to, full, in_float32, label, like, select, softplus_of, where_else_zero, widen
 from ._emit import as_is, emit, emit_many, fail, op, want
-from .loss import log_softmax_of, widen
+from .loss import log_softmax_of
 
 # --- activations
 
@@ -67,7 +67,7 @@ def _hardsigmoid_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[Array
 
 @op("hardsigmoid", batch_inputs=(0,), channels_last=as_is, grad=_hardsigmoid_grad)
 def _hardsigmoid(x: Array) -> Array:
-    return _ramp(x)
+    return in_float32(_ramp, x)
 
 
 def _hardswish_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[Array]:
@@ -80,14 +80,12 @@ def _hardswish_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[Array]:
 
 @op("hardswish", batch_inputs=(0,), channels_last=as_is, grad=_hardswish_grad)
 def _hardswish(x: Array) -> Array:
-    wide = widen(x)  # in 16 bits the ramp's rounding, times x, is too much
-    return lax.convert_element_type(lax.mul(wide, _ramp(wide)), x.dtype)
+    return in_float32(lambda wide: lax.mul(wide, _ramp(wide)), x)  # in 16 bits the ramp's rounding, times x, is too much
 
 
 @op("mish", batch_inputs=(0,), channels_last=as_is)
 def _mish(x: Array) -> Array:
-    softplus = lax.add(lax.max(x, full(0, x)), lax.log1p(lax.exp(lax.neg(lax.abs(x)))))
-    return lax.mul(x, lax.tanh(softplus))
+    return lax.mul(x, lax.tanh(softplus_of(x)))
 
 
 @op("swish", batch_inputs=(0,), channels_last=as_is)

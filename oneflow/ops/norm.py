@@ -14,11 +14,10 @@ from ..errors import ArgumentError, DtypeError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
 from ..graph.op import BatchNorm
-from ._arrays import Array, broadcast_to, full, label, like, sum_to
+from ._arrays import Array, broadcast_to, full, label, like, sum_to, widen
 from ._emit import emit, emit_many, fail, op, want
 from ._int8 import CHANNELWISE
 from ._native_norm import GROUPS, LAYER
-from .loss import widen
 from .nn import mean_and_variance
 from .variable import get_variable
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,13 @@ from ._arrays import (
     axis_after_removing,
     broadcast_to,
     dtype_for,
-    is_half,
+    in_float32,
     label,
     largest_of,
     least_of,
     like,
     number_for,
+    root_of,
     select,
 )
 from ._emit import emit, fail, op, want
@@ -37,13 +38,6 @@ def _shaped(y: Array, x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
     if keepdims:
         return lax.reshape(y, tuple(1 if i in axes else size for i, size in enumerate(x.shape)))
     return lax.reshape(y, (1,)) if y.ndim == 0 else y
-
-
-def _precisely(compute: Callable[[Array], Array], x: Array) -> Array:
-    """compute(x), in float32 for 16-bit floats."""
-    if not is_half(x):
-        return compute(x)
-    return lax.convert_element_type(compute(lax.convert_element_type(x, np.float32)), x.dtype)
 
 
 def _mean(x: Array, axes: tuple[int, ...]) -> Array:
@@ -69,7 +63,7 @@ def _logsumexp(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def _norm(x: Array, axes: tuple[int, ...]) -> Array:
-    return lax.sqrt(lax.reduce_sum(lax.square(x), axes))
+    return root_of(lax.reduce_sum(lax.square(x), axes))
 
 
 def _nonzero(x: Array) -> Array:
@@ -96,7 +90,7 @@ def _reduction(name: str, compute: Any, nondifferentiable: bool = False, grad: A
     """``narrow``: computing in float32 would not be more accurate."""
 
     def define(x: Array, *, axes: tuple[int, ...], keepdims: bool) -> Array:
-        y = compute(x, axes) if narrow else _precisely(lambda wide: compute(wide, axes), x)
+        y = compute(x, axes) if narrow else in_float32(lambda wide: compute(wide, axes), x)
         return _shaped(y, x, axes, keepdims)
 
     return op(name, nondifferentiable=nondifferentiable, grad=grad)(define)
@@ -114,7 +108,7 @@ _reduce_all = _reduction(
     "reduce_all", lambda x, axes: _as_int8(lax.reduce_and(_nonzero(x), axes)), nondifferentiable=True, narrow=True
 )
 _reduce_variance = _reduction("reduce_variance", _variance)
-_reduce_std = _reduction("reduce_std", lambda x, axes: lax.sqrt(_variance(x, axes)))
+_reduce_std = _reduction("reduce_std", lambda x, axes: root_of(_variance(x, axes)))
 _reduce_euclidean_norm = _reduction("reduce_euclidean_norm", _norm)
 _reduce_logsumexp = _reduction("reduce_logsumexp", _logsumexp)
 
@@ -236,7 +230,7 @@ def reduce_variance(input_tensor: Blob, axis: Axis = None, keepdims: bool = Fals
 
 
 def reduce_std(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """The square root of ``reduce_variance``; its gradient is infinite where all values are equal.
+    """The square root of ``reduce_variance``; its gradient is 0 where all values are equal.
 
     Example: >>> y = flow.math.reduce_std(x, axis=0)   # (2, 3) -> (3,)
     """
@@ -244,7 +238,7 @@ def reduce_std(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, na
 
 
 def reduce_euclidean_norm(input_tensor: Blob, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Blob:
-    """sqrt(sum(x ** 2)) over axes; arguments are those of ``reduce_sum``, floating dtypes only.
+    """sqrt(sum(x ** 2)) over axes; arguments are those of ``reduce_sum``, floating dtypes only. Its gradient at 0 is 0.
 
     Example: >>> y = flow.math.reduce_euclidean_norm(x, axis=1)   # (2, 3) -> (2,)
     """
@@ -292,7 +286,7 @@ def _l2_normalize(x: Array, *, axes: tuple[int, ...], epsilon: float) -> Array:
         length = lax.sqrt(select(lax.ge(squares, floor), squares, floor))
         return lax.div(x, _restored(length, x, axes))
 
-    return _precisely(normalized, x)
+    return in_float32(normalized, x)
 
 
 def l2_normalize(input: Blob, axis: int | None = None, epsilon: float = 1e-12, name: str | None = None) -> Blob:
@@ -407,7 +401,7 @@ def multi_count_not_finite(x: Sequence[Blob] | None = None, name: str | None = N
 
 @op("square_sum")
 def _square_sum(x: Array) -> Array:
-    return lax.reshape(_precisely(lambda wide: lax.reduce_sum(lax.square(wide), range(x.ndim)), x), (1,))
+    return lax.reshape(in_float32(lambda wide: lax.reduce_sum(lax.square(wide), range(x.ndim)), x), (1,))
 
 
 def square_sum(x: Blob, name: str | None = None) -> Blob:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from .._base.jax import lax
 from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob, ValidLength
-from ._arrays import Array, dtype_for, is_half, label, like, select
+from ._arrays import Array, dtype_for, in_float32, label, like, select
 from ._emit import emit, emit_many, fail, in_view, op, want
 from ._order import ascending_with_positions
 from .elementwise import cast
@@ -27,24 +27,17 @@ def _zeros(shape: Sequence[int], like_dtype: Any) -> Array:
     return lax.full(tuple(shape), 0, like_dtype)
 
 
-def _summed(add: Callable[[Array], Array], updates: Array) -> Array:
-    """add(updates), in float32 for 16-bit floats."""
-    if not is_half(updates):
-        return add(updates)
-    return lax.convert_element_type(add(lax.convert_element_type(updates, np.float32)), updates.dtype)
-
-
 @op("scatter_nd", nondifferentiable=(0,))
 def _scatter_nd(indices: Array, updates: Array, *, shape: tuple[int, ...]) -> Array:
     depth = indices.shape[-1]
-    return _summed(lambda u: coordinates_add(_zeros(shape, u.dtype), indices, u, depth), updates)
+    return in_float32(lambda u: coordinates_add(_zeros(shape, u.dtype), indices, u, depth), updates)
 
 
 def scatter_nd(indices: Blob, updates: Blob, shape: Sequence[int], name: str | None = None) -> Blob:
     """Zeros, with the updates added at coordinates; updates of the same position add up.
 
     Args:
-      indices: int32 or int64 Blob; its last axis holds k coordinates. Positions outside are ignored.
+      indices: integer Blob; its last axis holds k coordinates. Positions outside are ignored.
       updates: Blob of shape indices.shape[:-1] + shape[k:].
       shape: list or tuple of sizes > 0.
       name: name of the op; made unique when omitted.
@@ -86,7 +79,7 @@ def _tensor_scatter_nd_update(x: Array, indices: Array, updates: Array) -> Array
 
 def _updated_at(x: Array, index: Array, update: Array) -> Array:
     """x with one slice replaced, in place where XLA may: no pass over the rest. Outside of x nothing is."""
-    depth = index.shape[0]
+    index, depth = narrow_indices(index, x.shape), index.shape[0]
     limits = np.array(x.shape[:depth], index.dtype)
     inside = lax.reduce_and(lax.bitwise_and(lax.ge(index, np.zeros_like(limits)), lax.lt(index, limits)), (0,))
     zero = lax.full((), 0, index.dtype)
@@ -101,7 +94,7 @@ def tensor_scatter_nd_add(params: Blob, indices: Blob, updates: Blob, name: str 
 
     Args:
       params: Blob.
-      indices: int32 or int64 Blob; its last axis holds k coordinates. Positions outside are ignored.
+      indices: integer Blob; its last axis holds k coordinates. Positions outside are ignored.
       updates: Blob of params' dtype and of shape indices.shape[:-1] + params.shape[k:].
       name: name of the op; made unique when omitted.
     Returns: Blob of params' shape and dtype.
@@ -139,7 +132,7 @@ def _tensor_scatter(made: Any, params: Blob, indices: Blob, updates: Blob, name:
 def _segment_sum(data: Array, ids: Array, count: int, axis: int) -> Array:
     shape = (*data.shape[:axis], count, *data.shape[axis + ids.ndim :])
     numbers = lax.reshape(ids, (*ids.shape, 1))
-    return _summed(lambda d: coordinates_add(_zeros(shape, d.dtype), numbers, d, 1, axis), data)
+    return in_float32(lambda d: coordinates_add(_zeros(shape, d.dtype), numbers, d, 1, axis), data)
 
 
 @op("unsorted_segment_sum", nondifferentiable=(1,))
@@ -170,7 +163,7 @@ def unsorted_segment_sum(data: Blob, segment_ids: Blob, num_segments: int, axis:
 
     Args:
       data: Blob of any dtype.
-      segment_ids: int32 or int64 Blob of shape data.shape[axis : axis + r]; slices with a number outside
+      segment_ids: integer Blob of shape data.shape[axis : axis + r]; slices with a number outside
         [0, num_segments) are left out.
       num_segments: int > 0.
       axis: in [-rank, rank).
@@ -217,7 +210,7 @@ def _unsorted_batch_segment_sum(data: Array, ids: Array, *, count: int) -> Array
     shape = *data.shape[:axis], count, *data.shape[ids.ndim :]
     places = lax.reshape(narrow_indices(ids, shape), (*ids.shape, 1))
     drop = lax.GatherScatterMode.FILL_OR_DROP
-    return _summed(lambda d: lax.scatter_add(_zeros(shape, d.dtype), places, d, numbers, mode=drop), data)
+    return in_float32(lambda d: lax.scatter_add(_zeros(shape, d.dtype), places, d, numbers, mode=drop), data)
 
 
 def unsorted_batch_segment_sum(data: Blob, segment_ids: Blob, num_segments: int, name: str | None = None) -> Blob:
@@ -225,7 +218,7 @@ def unsorted_batch_segment_sum(data: Blob, segment_ids: Blob, num_segments: int,
 
     Args:
       data: Blob of any dtype.
-      segment_ids: int32 or int64 Blob of rank r, which has the sizes of data's first r axes; axis r - 1 is summed.
+      segment_ids: integer Blob of rank r, which has the sizes of data's first r axes; axis r - 1 is summed.
       num_segments: int > 0.
       name: name of the op; made unique when omitted.
     Returns: Blob of shape data.shape[:r - 1] + (num_segments,) + data.shape[r:].
@@ -276,7 +269,7 @@ def indexed_slices_reduce_sum(indices: Blob, values: Blob, name: str | None = No
     """Sums the slices of ``values`` that have the same index.
 
     Args:
-      indices: int32 or int64 Blob with n elements.
+      indices: integer Blob with n elements.
       values: Blob whose leading axes have indices' shape, with m elements per index.
       name: name of the op; made unique when omitted.
     Returns: (the different indices (n,), their sums (n, m), their number: int64 (1,)); only the first rows, as many as

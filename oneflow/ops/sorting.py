@@ -14,6 +14,7 @@ from ._arrays import Array, axis_after_removing, label, like
 from ._emit import emit, emit_bounded, fail, op, want
 from ._native_order import ARGMAX, TOP_K
 from ._order import ascending, ascending_with_positions, largest
+from .indexing import narrow_indices
 
 
 @op("argmax", nondifferentiable=True, native=ARGMAX)
@@ -137,6 +138,7 @@ def _in_top_k(targets: Array, predictions: Array, *, k: int) -> Array:
     rows, _ = predictions.shape
     if targets.shape[0] != rows:
         raise ValueError(f"{targets.shape[0]} targets for {rows} rows of predictions")
+    targets = narrow_indices(targets, predictions.shape[1:])
     column = lax.broadcast_in_dim(targets, predictions.shape, (0,))
     mine = lax.eq(column, lax.broadcasted_iota(targets.dtype, predictions.shape, 1))
     zero = lax.full_like(predictions, 0)

@@ -9,55 +9,91 @@ from typing import Any
 import numpy as np
 
 from .._base.check import real
-from .._base.jax import lax
+from .._base.jax import jnp, lax
 from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, is_half, label
+from ._arrays import Array, broadcast_to, full, label, widen
 from ._emit import emit, fail, op, want
 from ._window import want_format
 
 
-def _weights(size: int, factor: float, interpolation: str, align_corners: bool) -> np.ndarray:
-    """The matrix (out, size) that interpolates along one axis."""
-    out = int(size * factor)
-    place = np.arange(out)
-    weights = np.zeros((out, size))
+def _sources(size: int, factor: float, interpolation: str, align_corners: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each place along the enlarged axis the two elements that it lies between, and the second one's share."""
+    place = np.arange(int(size * factor))
     if interpolation == "nearest":
-        weights[place, np.minimum(np.floor((place + 0.5) / factor).astype(np.int64), size - 1)] = 1.0
-        return weights
+        nearest = np.minimum(np.floor((place + 0.5) / factor).astype(np.int32), size - 1)
+        return nearest, nearest, np.zeros(place.size)
     if align_corners:
-        source = place * ((size - 1) / (out - 1)) if out > 1 else np.zeros(out)
+        source = place * ((size - 1) / max(place.size - 1, 1))
     else:
         source = np.maximum((place + 0.5) / factor - 0.5, 0.0)
-    low = np.minimum(np.floor(source).astype(np.int64), size - 1)
-    high = np.minimum(low + 1, size - 1)
-    share = np.clip(source - low, 0.0, 1.0)
+    low = np.minimum(np.floor(source).astype(np.int32), size - 1)
+    return low, np.minimum(low + 1, size - 1), np.clip(source - low, 0.0, 1.0)
+
+
+def _enlarged(x: Array, axis: int, low: np.ndarray, high: np.ndarray, share: np.ndarray) -> Array:
+    if not share.any():
+        return jnp.take(x, low, axis, mode="clip")
+    along = [1] * x.ndim
+    along[axis] = share.size
+    second = broadcast_to(share.astype(x.dtype).reshape(along), (*x.shape[:axis], share.size, *x.shape[axis + 1 :]))
+    first = lax.sub(full(1, second), second)
+    return lax.add(lax.mul(jnp.take(x, low, axis, mode="clip"), first), lax.mul(jnp.take(x, high, axis, mode="clip"), second))
+
+
+def _reduced(dy: Array, axis: int, size: int, low: np.ndarray, high: np.ndarray, share: np.ndarray) -> Array:
+    """The reverse of ``_enlarged``, by a product with a matrix: XLA scatters one element after another on CPUs."""
+    weights = np.zeros((share.size, size), dy.dtype)
+    place = np.arange(share.size)
     np.add.at(weights, (place, low), 1.0 - share)
     np.add.at(weights, (place, high), share)
-    return weights
+    dx = lax.dot_general(dy, weights, (((axis,), (0,)), ((), ())), precision=lax.Precision.HIGHEST)
+    return lax.transpose(dx, [*range(axis), dy.ndim - 1, *range(axis, dy.ndim - 1)])
 
 
 def _whole(factor: float) -> int:
     return int(factor) if float(factor).is_integer() else 0
 
 
-@op("upsample")
+def _axes(channels_first: bool) -> tuple[int, int]:
+    return (2, 3) if channels_first else (1, 2)
+
+
+def _upsample_grad(
+    inputs: Any,
+    outputs: Any,
+    cotangents: Any,
+    *,
+    factors: tuple[float, float],
+    channels_first: bool,
+    interpolation: str,
+    align_corners: bool,
+) -> tuple[Array]:
+    (x,), dy = inputs, widen(cotangents[0])
+    for axis, factor in zip(_axes(channels_first), factors, strict=True):
+        whole, size = _whole(factor), x.shape[axis]
+        if interpolation == "nearest" and whole:
+            dy = lax.reduce_sum(lax.reshape(dy, (*dy.shape[:axis], size, whole, *dy.shape[axis + 1 :])), (axis + 1,))
+        else:
+            dy = _reduced(dy, axis, size, *_sources(size, factor, interpolation, align_corners))
+    return (lax.convert_element_type(dy, x.dtype),)
+
+
+@op("upsample", grad=_upsample_grad)
 def _upsample(x: Array, *, factors: tuple[float, float], channels_first: bool, interpolation: str, align_corners: bool) -> Array:
-    axes = (2, 3) if channels_first else (1, 2)
-    for axis, factor in zip(axes, factors, strict=True):
-        whole = _whole(factor)
+    y = x if interpolation == "nearest" else widen(x)
+    for axis, factor in zip(_axes(channels_first), factors, strict=True):
+        whole, size = _whole(factor), y.shape[axis]
         if interpolation == "nearest" and whole:  # each element several times: no arithmetic
-            shape = (*x.shape[: axis + 1], whole, *x.shape[axis + 1 :])
-            repeated = lax.broadcast_in_dim(x, shape, [a + (a > axis) for a in range(x.ndim)])
-            x = lax.reshape(repeated, (*x.shape[:axis], x.shape[axis] * whole, *x.shape[axis + 1 :]))
+            shape = (*y.shape[: axis + 1], whole, *y.shape[axis + 1 :])
+            repeated = lax.broadcast_in_dim(y, shape, [a + (a > axis) for a in range(y.ndim)])
+            y = lax.reshape(repeated, (*y.shape[:axis], size * whole, *y.shape[axis + 1 :]))
             continue
-        weights = _weights(x.shape[axis], factor, interpolation, align_corners).astype(np.float32 if is_half(x) else x.dtype)
-        wide = lax.convert_element_type(x, weights.dtype)
-        y = lax.dot_general(wide, weights, (((axis,), (1,)), ((), ())), precision=lax.Precision.HIGHEST)
-        order = [*range(axis), x.ndim - 1, *range(axis, x.ndim - 1)]
-        x = lax.convert_element_type(lax.transpose(y, order), x.dtype)
-    return x
+        if not isinstance(size, int):
+            raise ValueError(f"the size of axis {axis} must be known: it says where the elements go, got {size}")
+        y = _enlarged(y, axis, *_sources(size, factor, interpolation, align_corners))
+    return lax.convert_element_type(y, x.dtype)
 
 
 def upsample_2d(
@@ -88,7 +124,7 @@ def upsample_2d(
     )  # fmt: skip
 
 
-_MOST = 1024  # the interpolation matrices are computed on the host
+_MOST = 1024  # the positions are computed on the host
 
 
 def _factors(what: str, pair: Any, given: Any) -> tuple[float, float]:

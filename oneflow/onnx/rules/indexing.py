@@ -30,14 +30,9 @@ def _one_hot(ctx: Emitter) -> Result:
     a = ctx.attrs
     axis, element = a["axis"], from_numpy(a["to"])
     behind = ctx.node.outputs[0].ndim - axis - 1
-    numbers = np.arange(a["depth"], dtype=ctx.dtype().numpy_dtype).reshape(-1, *[1] * behind)
-    x = ctx.unsqueeze(ctx.input(0), [axis])
-    hit = ctx.emit("Equal", ctx.widened(x, ctx.dtype()), ctx.constant(_widened(numbers)))
+    numbers = np.arange(a["depth"], dtype=np.int64).reshape(-1, *[1] * behind)
+    hit = ctx.emit("Equal", ctx.unsqueeze(_long(ctx, 0), [axis]), ctx.constant(numbers))
     return ctx.emit("Where", hit, ctx.number(a["on"], element), ctx.number(a["off"], element))
-
-
-def _widened(numbers: np.ndarray) -> np.ndarray:
-    return numbers.astype(np.int32) if numbers.dtype.itemsize == 1 else numbers
 
 
 @rule("gather")

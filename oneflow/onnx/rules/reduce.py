@@ -187,8 +187,8 @@ def _in_top_k(ctx: Emitter) -> Result:
     classes = ctx.shape(1)[1]
     if is_open(classes):
         raise Inexpressible("an open number of classes")
-    numbers = ctx.constant(np.arange(classes, dtype=ctx.dtype(0).numpy_dtype))
-    mine = ctx.emit("Equal", ctx.unsqueeze(targets, [1]), numbers)
+    numbers = ctx.constant(np.arange(classes, dtype=np.int64))
+    mine = ctx.emit("Equal", ctx.unsqueeze(ctx.cast(targets, dtypes.int64), [1]), numbers)
     zero, one = ctx.number(0, ctx.dtype(1)), ctx.constant(np.asarray(1, np.int32))
     none = ctx.constant(np.asarray(0, np.int32))
     score = ctx.reduce("ReduceSum", ctx.emit("Where", mine, predictions, zero), [1], True)

@@ -5,9 +5,9 @@ step pays a page fault for every 4 KiB of it: of ResNet-50's step, a fifth of th
 that threads have for themselves hold no piece of more than 64 MiB.
 
 The price is that threads share what one arena knows of its memory. Where JAX's thread and the caller's take turns within
-microseconds, a step takes 1.2 times as long: small jobs let each thread have an arena. The compiler's threads wait for each
-other's allocations. For a GPU many kernels are compiled to choose from: on 12 cores that took 4 to 5 times as long as in a
-process without this policy, and there steps work in the GPU's memory.
+microseconds, a step takes up to 1.6 times as long: programs of tiny jobs let each thread have an arena. The compiler's threads
+wait for each other's allocations. For a GPU many kernels are compiled to choose from: on 12 cores that took 4 to 5 times as
+long as in a process without this policy, and there steps work in the GPU's memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # malloc.h
 _DRIVERS = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg", "/dev/kfd", "/dev/accel0", "/dev/vfio/0")
 _PLUGINS, _PLUGIN_PATHS = ("jax_plugins", "libtpu"), ("PJRT_NAMES_AND_LIBRARY_PATHS", "TPU_LIBRARY_PATH")
 _MOST = (1 << 31) - 1  # the largest number that mallopt takes
-_SMALL = 1 << 25  # bytes
+_TINY, _LARGE = 1 << 20, 1 << 27  # bytes
 _ARENAS_PER_CORE = 8  # at most, as by default
 SWITCH = "ONEFLOW_KEEP_MEMORY"
 
@@ -56,7 +56,7 @@ def keep_freed() -> bool:
     return bool(mallopt(_ARENA_MAX, 1) and mallopt(_MMAP_THRESHOLD, kept) and mallopt(_TRIM_THRESHOLD, kept))
 
 
-_is_settled = False
+_is_settled = _has_arenas = False
 
 
 def is_settled() -> bool:
@@ -66,11 +66,16 @@ def is_settled() -> bool:
 
 def settle(taken: Callable[[], int]) -> None:
     """Chooses the arenas for jobs whose values and variables all together take as many bytes. Changes nothing the second time,
-    nor where other threads have allocated memory before."""
-    global _is_settled
-    if not is_settled() and taken() <= _SMALL:
-        ctypes.CDLL(None).mallopt(_ARENA_MAX, _ARENAS_PER_CORE * (os.cpu_count() or 1))
+    nor where other threads have allocated memory before. At a prompt, larger jobs may follow."""
+    global _is_settled, _has_arenas
+    if not is_settled() and os.environ.get(SWITCH) != "1" and not hasattr(sys, "ps1") and taken() <= _TINY:
+        _has_arenas = bool(ctypes.CDLL(None).mallopt(_ARENA_MAX, _ARENAS_PER_CORE * (os.cpu_count() or 1)))
     _is_settled = True
+
+
+def gives_back(taken: int) -> bool:
+    """Whether a job of that many bytes gets its memory from the system in each step, because the process began with tiny ones."""
+    return _has_arenas and taken > _LARGE
 
 
 def _has_accelerator() -> bool:

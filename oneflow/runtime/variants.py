@@ -70,6 +70,11 @@ class Variants:
             graph = self._plan.graph
             what = f"job {graph.name!r}"
             memory.settle(lambda: graph.bytes)
+            if not self._made and memory.gives_back(graph.bytes):
+                notice(
+                    f"oneflow: steps of {what} get their memory from the system anew each time, because the first jobs of this "
+                    f"process were tiny. Declare all jobs before the first call, or set {memory.SWITCH}=1 in the environment."
+                )
             with announced(lambda: f"compiling {what} ({len(self._plan.order)} ops)", lambda: f"compiled {what}"):
                 while found is None:
                     if self._store.is_closed:

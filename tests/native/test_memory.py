@@ -82,18 +82,42 @@ def test_a_step_finds_the_memory_of_the_one_before() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a policy of glibc's allocator")
-@pytest.mark.parametrize(("rows", "is_one"), [([32], False), ([1 << 18], True), ([32, 1 << 18], True)])
-def test_threads_share_an_arena_where_a_declared_job_is_large(rows: list[int], is_one: bool) -> None:
-    """Large pieces are kept in the first arena alone; in small jobs threads would take turns at it."""
+@pytest.mark.parametrize(
+    ("rows", "is_one", "before", "environment"),
+    [
+        ([32], False, "", {}),
+        ([1 << 13], True, "", {}),
+        ([32, 1 << 18], True, "", {}),
+        ([32], True, "import sys; sys.ps1 = '>>> '", {}),  # at a prompt
+        ([32], True, "", {SWITCH: "1"}),
+    ],
+)
+def test_threads_share_an_arena_unless_all_declared_jobs_are_tiny(
+    rows: list[int], is_one: bool, before: str, environment: dict[str, str]
+) -> None:
+    """Large pieces are kept in the first arena alone; in tiny jobs threads would take turns at it."""
     done = subprocess.run(
-        [sys.executable, "-c", ARENAS, *map(str, rows)],
+        [sys.executable, "-c", before + ARENAS, *map(str, rows)],
         capture_output=True,
         text=True,
         check=True,
         timeout=150,
-        env=unset("MALLOC_", SWITCH),
+        env={**unset("MALLOC_", SWITCH), **environment},
     )
     assert (int(done.stdout.split()[-1]) == 1) is is_one, done.stdout
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a policy of glibc's allocator")
+def test_a_large_job_behind_tiny_ones_tells_that_it_gets_its_memory_anew() -> None:
+    first = textwrap.dedent("""
+        import numpy as np, oneflow as flow, oneflow.typing as tp
+        @flow.global_function(type="predict")
+        def tiny(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy: return x + 1.0
+        tiny(np.ones(2, np.float32))
+    """)
+    kept = {"capture_output": True, "text": True, "check": True, "timeout": 150, "env": unset("MALLOC_", SWITCH)}
+    told = [subprocess.run([sys.executable, "-c", program], **kept).stderr for program in (first + STEPS, STEPS, first)]
+    assert [f"{SWITCH}=1" in text for text in told] == [True, False, False], told
 
 
 @pytest.mark.thorough

@@ -104,6 +104,7 @@ uint8 = dtype("uint8", 7, np.dtype(np.uint8))
 char = dtype("char", 1, np.dtype(np.int8))
 record = dtype("record", 8, None)
 tensor_buffer = dtype("tensor_buffer", 10, None)
+HOST_ONLY = (record, tensor_buffer)  # no array has them
 float = float32
 double = float64
 

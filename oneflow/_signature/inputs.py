@@ -60,7 +60,7 @@ def define_input(kind: str, what: str, shape: Any, dtype: Any, batch_axis: Any) 
     if not isinstance(dtype, Dtype):
         hint = f"dtype=flow.{dtypes.meant_by(dtype) or 'float32'}"
         refuse(ArgumentError, f"{what}: dtype must be a dtype of oneflow, got {shown(dtype)}", hint=hint)
-    if dtype in (dtypes.record, dtypes.tensor_buffer):
+    if dtype in dtypes.HOST_ONLY:
         refuse(ArgumentError, f"{what}: values of {dtype} cannot be fed as arrays", hint="use flow.data.ofrecord_reader")
     if batch_axis is None:
         if kind != NUMPY:

@@ -216,7 +216,7 @@ class _Match:
             self._wrong(where, f"{value.op_name!r}, a list of tensors", "a tensor", "-> tp.ListListNumpy")
         if kind == "ListListNumpy" and not value.is_tensor_list:
             self._wrong(where, f"{value.op_name!r}, a tensor", "a list of tensors", "-> tp.ListNumpy or tp.Numpy")
-        if value.dtype in (dtypes.record, dtypes.tensor_buffer):
+        if value.dtype in dtypes.HOST_ONLY:
             hint = "decode it first, e.g. with flow.data.ofrecord_raw_decoder"
             if value.dtype == dtypes.tensor_buffer:
                 hint = "flow.image.Resize for images, flow.tensor_buffer_to_tensor, or flow.tensor_buffer_to_tensor_list"

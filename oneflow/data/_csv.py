@@ -15,7 +15,7 @@ from .._base.files import Path as PathLike
 from .._base.files import open_regular
 from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError
-from ._packing import INTEGERS, KINDS, make_record, refuse_file, stamp
+from ._packing import INTEGERS, KINDS, make_record, plain_number, refuse_file, stamp
 from .parts import MAX_RECORD_BYTES
 
 _SAMPLE = 1000  # rows from which the types of columns are guessed
@@ -128,7 +128,7 @@ class CsvFile:
                 return row[j].encode()
             if not text and self.missing is not None:
                 return int(self.missing) if kind in INTEGERS else self.missing
-            value = int(text) if kind in INTEGERS else float(text)
+            value = plain_number(text, int if kind in INTEGERS else float)
             low, high = INTEGERS.get(kind, (value, value))
             if value < low or value > high:  # NaN is neither
                 raise ValueError("outside its range")
@@ -205,7 +205,7 @@ def _guess(cells: Sequence[str]) -> str:
     for kind, parse in (("int64", int), ("float", float)):
         try:
             for cell in cells:
-                parse(cell)
+                plain_number(cell, parse)
         except ValueError:
             continue
         return kind if cells else "bytes"

@@ -119,7 +119,7 @@ def _all_raw(records: Records, feature: str, size: int, wanted: np.dtype) -> _Sh
             return None
         if kind == wire.BYTES:
             return _all_bytes(found, size, wanted)
-        if _SAME_BITS.get(kind) == wanted:
+        if kind in _SAME_BITS and _SAME_BITS[kind] == wanted:
             at, lengths, plain = wire.packed(found.data, found.start, found.length)
             if plain.all() and (lengths == size * wanted.itemsize).all():
                 return _gathering(found.data, at, size * wanted.itemsize, wanted)

@@ -20,7 +20,7 @@ from ..errors import DataError
 from . import images
 from ._csv import CsvFile as CsvFile
 from ._npz import load_npz
-from ._packing import INTEGERS, refuse_file, stamp
+from ._packing import INTEGERS, plain_number, refuse_file, stamp
 from ._packing import make_record as make_record
 from ._tfrecords import TfRecords as TfRecords
 from .parts import MAX_RECORD_BYTES
@@ -157,7 +157,7 @@ def _is_label(text: str) -> bool:
     """Whether it is an integer that fits into an int32 list."""
     try:
         low, high = INTEGERS["int32"]
-        return low <= int(text) <= high
+        return bool(low <= plain_number(text, int) <= high)
     except ValueError:
         return False
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .._base.dist import Distribute, Placement
-from .._base.dtype import dtype
+from .._base.dtype import HOST_ONLY, dtype
 from .._base.generation import V0_3, Generation
 from .._base.source import Source, caller, is_library
 from ..errors import BlobScopeError, DuplicateNameError, ModeError, RepetitionError, VariableConflictError
@@ -275,8 +275,8 @@ class Graph:
     @property
     def bytes(self) -> int:
         """The size of all values that devices compute or keep, variables included."""
-        on_devices = (node for node in self.nodes if not node.op.on_host)
-        return sum(math.prod(blob.shape) * blob.dtype.bytes for node in on_devices for blob in node.outputs)
+        made = (blob for node in self.nodes if not node.op.on_host for blob in node.outputs)
+        return sum(math.prod(blob.shape) * blob.dtype.bytes for blob in made if blob.dtype not in HOST_ONLY)
 
     def __repr__(self) -> str:
         kind = "train" if self.train else "predict"

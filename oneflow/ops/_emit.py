@@ -109,7 +109,7 @@ def _emit(
         if not isinstance(x, Blob):
             fail(ArgumentError, what, f"inputs[{i}] must be a Blob, got {type(x).__name__}", inputs,
                  "make a constant with flow.constant(value, dtype, shape), or feed arrays as inputs of the job")  # fmt: skip
-        if x.dtype in (dtypes.record, dtypes.tensor_buffer):
+        if x.dtype in dtypes.HOST_ONLY:
             fail(DtypeError, what, f"inputs[{i}] is of {x.dtype}, which this op does not take", inputs,
                  "make an array of it: flow.tensor_buffer_to_tensor(...), or a decoder of flow.data for records")  # fmt: skip
         if x.is_tensor_list:
@@ -171,7 +171,7 @@ def in_view(what: str, *blobs: Blob) -> tuple[Blob, ...]:
     graph = current(what)
     if graph.scope.placement.parallel_num == 1 and not any(blob.is_mirrored for blob in blobs):
         return blobs
-    kept = (dtypes.record, dtypes.tensor_buffer)
+    kept = dtypes.HOST_ONLY
     return tuple(blob if blob.is_tensor_list or blob.dtype in kept else in_current_view(graph, blob) for blob in blobs)
 
 

@@ -114,7 +114,7 @@ def want_one_axis(what: str, argument: str, blob: Blob) -> Blob:
 def want_dense(what: str, argument: str, value: Any) -> Blob:
     """A Blob of an array: no tensor buffers, records or tensor lists."""
     blob = want.blob(what, argument, value)
-    if blob.is_tensor_list or blob.dtype in (dtypes.record, dtypes.tensor_buffer):
+    if blob.is_tensor_list or blob.dtype in dtypes.HOST_ONLY:
         fail(DtypeError, what, f"{argument} must be an array, got {blob.describe()}", (blob,))
     return here(what, blob)
 
@@ -175,7 +175,7 @@ def want_floats(what: str, argument: str, value: Any, lengths: Sequence[int] = (
 
 def want_dtype(what: str, argument: str, value: Any, allowed: Sequence[dtype] = ()) -> dtype:
     """A dtype that arrays can have, of those allowed."""
-    if not isinstance(value, dtype) or value in (dtypes.record, dtypes.tensor_buffer):
+    if not isinstance(value, dtype) or value in dtypes.HOST_ONLY:
         fail(ArgumentError, what, f"{argument} must be a dtype of oneflow that arrays have, got {shown(value)}")
     if allowed and value not in allowed:
         names = ", ".join(f"flow.{d.name}" for d in allowed)

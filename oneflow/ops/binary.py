@@ -38,8 +38,10 @@ def _floor_mod(x: Array, y: Array) -> Array:
 
 def _floor_divide(x: Array, y: Array) -> Array:
     quotient = lax.div(x, y)
-    if x.dtype.kind not in "iu":
-        return lax.floor(quotient)
+    if x.dtype.kind not in "iu":  # by the remainder: XLA multiplies by the reciprocal of a constant, so that 41 // 41 were 0
+        rest = _floor_mod(x, y)
+        whole = lax.round(lax.div(lax.sub(x, rest), y), lax.RoundingMethod.TO_NEAREST_EVEN)
+        return select(lax.is_finite(rest), whole, lax.floor(quotient))
     zero, rest = like(0, quotient), lax.rem(x, y)
     down = lax.bitwise_and(lax.ne(rest, zero), lax.ne(lax.lt(x, zero), lax.lt(y, zero)))
     return lax.sub(quotient, lax.convert_element_type(down, quotient.dtype))

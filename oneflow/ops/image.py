@@ -55,7 +55,7 @@ def _buffers(blob: Blob) -> list[tuple[tuple[int, ...], dtype]]:
 @host_op("image_decode", per_sample=True)
 def _decode(encoded: Sequence[Array], *, color_space: str, dtype: np.dtype) -> list[Array]:
     most = Resource.max_image_pixels
-    return each(lambda data: images.decode(data, color_space, dtype, max_pixels=most), encoded)
+    return each(lambda data: images.decode(data, color_space, dtype, any_depth=True, max_pixels=most), encoded)
 
 
 def decode(images_bytes_buffer: Blob, dtype: dtype = dtypes.uint8, color_space: str = "BGR", name: str | None = None) -> Blob:

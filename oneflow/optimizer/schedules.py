@@ -338,13 +338,14 @@ class PolynomialScheduler(LrScheduler):
 
     def decayed(self, step: Any, xp: Any) -> Any:
         """The rate at ``step`` without warm-up."""
+        # XLA multiplies by the reciprocals of constants: no whole number and no 0 may depend on a quotient's last bit
         if self.cycle:
-            c = xp.maximum(step, 1).astype(xp.float64)
-            d = self.steps * xp.ceil(c / self.steps)
+            c = xp.maximum(step, 1)
+            d = self.steps * -(-c // self.steps)
         else:
-            c = xp.minimum(step, self.steps).astype(xp.float64)
-            d = float(self.steps)
-        return (self.base_lr - self.end_learning_rate) * xp.power(1.0 - c / d, self.power) + self.end_learning_rate
+            c, d = xp.minimum(step, self.steps), self.steps
+        left = (d - c).astype(xp.float64) / d
+        return (self.base_lr - self.end_learning_rate) * xp.power(left, self.power) + self.end_learning_rate
 
 
 class PolynomialSchduler(PolynomialScheduler):

@@ -97,7 +97,7 @@ def _origin(node: Node, batch: Mapping[Node, Sequence[Any]], sample: int) -> tup
 
 
 def _is_dense(blob: Blob) -> bool:
-    return blob.dtype not in (dtypes.record, dtypes.tensor_buffer) and not blob.is_tensor_list
+    return blob.dtype not in dtypes.HOST_ONLY and not blob.is_tensor_list
 
 
 class Section:
@@ -120,7 +120,7 @@ class Section:
         self._samples, parts = _parts(rest)
         after: set[Node] = set()
         for node in rest:
-            if node not in parts and any(b.node in parts or b.node in after for b in node.inputs):
+            if any(b.node in after or (b.node in parts and node not in parts) for b in node.inputs):
                 after.add(node)
         parts -= after
         self._before = [node for node in rest if node not in parts and node not in after]

@@ -88,7 +88,9 @@ def _resized(i: Inputs, a: Attributes, n: str) -> Any:
     side = "longer" if a["resize_longer"] else "shorter"
     limits = {k: a[k] or None for k in ("min_size", "max_size")}
     names = {k: k for k in ("target_size", "min_size", "max_size", "keep_aspect_ratio", "resize_side", "interpolation_type")}
-    return call("image.resize", "in", **names)(i, {**a, **limits, "keep_aspect_ratio": True, "resize_side": side}, n)
+    given = {**a, **limits, "keep_aspect_ratio": True, "resize_side": side}
+    image, scale, size = call("image.resize", "in", **names)(i, given, n)
+    return image, size, scale
 
 
 def _fixed(i: Inputs, a: Attributes, n: str) -> Any:

@@ -631,3 +631,11 @@ def test_names_that_are_given_twice_are_refused(tmp_path: Path, capsys: pytest.C
     assert main(["show", str(tmp_path), "--limit", "0"]) == 2
     with pytest.raises(ArgumentError, match="there are 60000 digits, not 60001"):
         samples.digits(tmp_path / "d", 60001)
+
+
+def test_names_with_underscores_are_no_numbers(tmp_path):
+    (tmp_path / "x.csv").write_text("code,other\n2020_01,1\n2020_02,2\n")
+    pack.pack(inputs.CsvFile(tmp_path / "x.csv"), tmp_path / "out")
+    assert b"2020_01" in (tmp_path / "out" / "part-0").read_bytes()
+    with pytest.raises(DataError, match="cannot be read as its feature's kind"):
+        pack.pack(inputs.CsvFile(tmp_path / "x.csv", {"code": (["code"], "int64")}), tmp_path / "refused")

@@ -51,6 +51,32 @@ def test_decode() -> None:
         np.testing.assert_array_equal(found, cv2.imdecode(encoded.view(np.uint8), 1)[..., ::-1])
 
 
+@pytest.mark.parametrize(("dtype", "most"), [(flow.float, 65535), (flow.uint8, 255)])
+def test_decode_keeps_16_bits(dtype: Any, most: int) -> None:
+    image = np.array([[256, 65535], [300, 128]], np.uint16)
+    data = [np.frombuffer(made_data.encoded(image, ".png"), np.int8)]
+
+    @flow.global_function()
+    def job(x: tp.ListListNumpy.Placeholder((1, 20000), dtype=flow.int8)) -> tp.ListListNumpy:
+        images = flow.image.decode(flow.tensor_list_to_tensor_buffer(x), dtype=dtype, color_space="GRAY")
+        return flow.tensor_buffer_to_tensor_list(images, (2, 2, 1), dtype)
+
+    np.testing.assert_array_equal(unpacked(job(fed(data)))[0][..., 0], np.minimum(image, most))
+
+
+def test_resize_by_its_op_type_gives_the_size_second() -> None:
+    @flow.global_function()
+    def job(x: LIST) -> tuple[tp.Numpy, tp.Numpy]:
+        op = flow.user_op_builder("r").Op("image_resize_keep_aspect_ratio").Input("in", [flow.tensor_list_to_tensor_buffer(x)])
+        op = op.Output("out").Output("size").Output("scale").Attr("target_size", 32)
+        _, size, scale = op.Build().InferAndTryRun().RemoteBlobList()
+        return size, scale
+
+    size, scale = job(fed(PHOTOS))
+    assert size.dtype == np.int32 and scale.dtype == np.float32
+    np.testing.assert_allclose(size, [np.array(p.shape[1::-1]) for p in PHOTOS] * scale, atol=0.6)
+
+
 def test_the_limit_of_pixels_is_a_setting() -> None:
     data = [np.frombuffer(made_data.encoded(PHOTOS[0]), np.int8)]
 

@@ -132,6 +132,50 @@ def test_asynchronous_and_synchronous_calls_see_the_same(tmp_path: Path) -> None
     np.testing.assert_array_equal(np.concatenate(found)[:, 0], (np.arange(150) % 24).astype(np.float32))
 
 
+@pytest.mark.parametrize(("numbers", "shape"), [([1_700_000_000_000_000], (1,)), ([2**49 + 1, 2**55], (2,))])
+def test_integers_as_doubles(tmp_path: Path, numbers: list[int], shape: tuple[int, ...]) -> None:
+    """Packed, each of these takes as many bytes as a double."""
+    folder = made_data.write(tmp_path, [[{"x": np.array(numbers, np.int64)}]])
+
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        return flow.data.OFRecordRawDecoder(flow.data.ofrecord_reader(folder), "x", shape=shape, dtype=flow.float64)
+
+    np.testing.assert_array_equal(job(), [np.array(numbers, np.float64)])
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_ops_of_samples_behind_ops_of_whole_batches(tmp_path: Path, threads: int) -> None:
+    images = [made_data.photograph(i, 8, 10) for i in range(4)]
+    parts = [[{"image": made_data.encoded(x, ".png"), "flip": np.array([i % 2])} for i, x in enumerate(images)]]
+    folder = made_data.write(tmp_path, parts)
+    flow.config.compute_thread_pool_size(threads)
+
+    @flow.global_function()
+    def job() -> tp.Numpy:
+        records = flow.data.ofrecord_reader(folder, batch_size=4)
+        pixels = flow.data.OFRecordImageDecoder(records, "image", color_space="BGR")
+        flip = flow.cast(flow.data.OFRecordRawDecoder(records, "flip", shape=(), dtype=flow.int32), flow.int8)
+        return flow.image.CropMirrorNormalize(pixels, flip, color_space="BGR", crop_h=8, crop_w=10, output_layout="NHWC")
+
+    expected = [image[:, ::-1] if i % 2 else image for i, image in enumerate(images)]
+    np.testing.assert_array_equal(job(), np.stack(expected).astype(np.float32))
+
+
+def test_records_in_the_mirrored_view(tmp_path: Path) -> None:
+    folder = made_data.numbered(tmp_path)
+    flow.config.cpu_device_num(2)
+    config = flow.FunctionConfig()
+    config.default_logical_view(flow.scope.mirrored_view())
+
+    @flow.global_function(function_config=config)
+    def job() -> tp.ListNumpy:
+        records = flow.data.ofrecord_loader(folder, batch_size=4, data_part_num=3)
+        return flow.data.OFRecordRawDecoder(records, "i", (), flow.int32)
+
+    np.testing.assert_array_equal(job(), [[0, 1], [16, 17]])  # parts 0 and 1, and part 2
+
+
 def test_every_decoder(tmp_path: Path) -> None:
     images = [made_data.photograph(i, 20 + i, 30) for i in range(4)]
     data = [made_data.encoded(image, ".png") for image in images]

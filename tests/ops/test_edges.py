@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 from table import Row, gradients, run
@@ -12,6 +13,12 @@ torch = pytest.importorskip("torch")
 
 F = torch.nn.functional
 ZEROS = np.zeros((2, 3), np.float32)
+
+
+@pytest.fixture
+def x64():
+    with jax.enable_x64(True):
+        yield
 
 
 def triplet(p: float):
@@ -108,6 +115,21 @@ def test_no_frames_spell_the_empty_target() -> None:
     (found,) = run(Row("", lambda *blobs: flow.ctc_loss(*blobs, reduction="none"), None, arrays), arrays)
     np.testing.assert_allclose(found, [0, np.inf, expected[2].item()], rtol=1e-5)
     np.testing.assert_allclose(gradients(Row("", build, None, arrays), arrays)[0], x.grad, atol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("divisor", [41.0, 49.0, 61.0, 0.3, 0.1, -41.0])
+def test_floor_divisions_by_constants_are_exact(dtype, divisor: float) -> None:
+    """XLA multiplies by the reciprocal of a constant, by which 41 // 41 were 0."""
+    x = (np.arange(-200, 201) * divisor).astype(dtype)
+    builds = [lambda x: x // divisor, lambda x: flow.math.floordiv(x, flow.constant_like(x, divisor))]
+    for build in builds:
+        (found,) = run(Row("", build, None, [x]), [x])
+        np.testing.assert_array_equal(found, x // dtype(divisor))
+    (found,) = run(Row("", lambda x: x // 0.0, None, [x]), [x])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        np.testing.assert_array_equal(found, np.floor(x / dtype(0)))
 
 
 @pytest.mark.parametrize("diagonal", [2**31 - 1, -(2**31 - 1)])

@@ -125,6 +125,18 @@ def test_schedule_is_its_formula(row: Row) -> None:
     anywhere()
 
 
+@pytest.mark.parametrize("steps", [5, 10, 91, 93, 99, 100, 1000])
+@pytest.mark.parametrize("cycle", [False, True])
+def test_a_polynomial_reaches_its_end_in_jobs(steps: int, cycle: bool) -> None:
+    """XLA multiplies by the reciprocal of a constant: 1 - 100 * (1 / 100) was below 0, and its power NaN."""
+    rates = traced(opt.PolynomialScheduler(B, steps, 0.01, power=0.9, cycle=cycle))
+    ends = [steps, 2 * steps, 3 * steps]
+    np.testing.assert_allclose(rates(ends), [0.01] * 3, rtol=1e-6)
+    after = B * 1.0 if cycle else 0.01
+    left = 1 - (steps + 1) / (2 * steps) if cycle else 0
+    np.testing.assert_allclose(rates([steps + 1]), [(after - 0.01) * left**0.9 + 0.01], rtol=1e-6)
+
+
 def test_one_step_is_a_float32_scalar() -> None:
     with jax.enable_x64(True):
         rate = opt.CosineScheduler(B, D).learning_rate(jax.numpy.asarray(3, "int64"))

@@ -47,6 +47,10 @@ class CsvFile:
         self.path, self.delimiter, self.missing = os.fspath(path), delimiter, missing
         if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
             refuse(ArgumentError, f"delimiter must be one character, got {delimiter!r}")
+        for name, value in (features or {}).items():
+            if not isinstance(value, (tuple, list)) or len(value) != 2 or not isinstance(value[0], (tuple, list)):
+                rule = f"features must map names to (columns, kind), got {value!r} for {name!r}"
+                refuse(ArgumentError, rule, hint='features={"label": (["class"], "int32")}')
         try:
             self._starts, self._ends = _row_spans(self.path, delimiter)
             self.identity = {"kind": "csv", "file": stamp(path), "missing": missing, "delimiter": delimiter, "header": header}
@@ -127,6 +131,8 @@ class CsvFile:
             if kind == "bytes":
                 return row[j].encode()
             if not text and self.missing is not None:
+                if kind in INTEGERS and not float(self.missing).is_integer():
+                    raise ValueError("not a whole number")
                 return int(self.missing) if kind in INTEGERS else self.missing
             value = plain_number(text, int if kind in INTEGERS else float)
             low, high = INTEGERS.get(kind, (value, value))

@@ -75,24 +75,27 @@ def part_paths(directory: Path, count: int, prefix: str = "part-", suffix_length
     for i in range(count):
         paths.append(os.path.join(folder, _part_name(i, prefix, suffix_length)))
         if not os.path.isfile(paths[-1]):
-            _refuse_missing(folder, paths[-1], i, count, prefix)
+            _refuse_missing(folder, paths[-1], i, count, prefix, suffix_length)
     return paths
 
 
-def _refuse_missing(folder: str, path: str, index: int, count: int, prefix: str) -> NoReturn:
+def _refuse_missing(folder: str, path: str, index: int, count: int, prefix: str, suffix_length: int) -> NoReturn:
     if not os.path.isdir(folder):
         refuse(PartNotFoundError, f"there is no directory {folder!r}", hint="check ofrecord_dir", found=[("part", path)])
     there = sorted(n for n in os.listdir(folder) if n.startswith(prefix) and n.removeprefix(prefix).isdigit())
     if there:
         widths = {len(n) - len(prefix) for n in there}
         listing = f"{len(there)} parts, {there[0]} to {there[-1]}"
-        hint = f"data_part_num={len(there)}"
-        if len(widths) == 1 and there[0].removeprefix(prefix).startswith("0") and (widths != {1}):
-            hint += f", part_name_suffix_length={widths.pop()}"
+        padded = len(widths) == 1 and there[0].removeprefix(prefix).startswith("0") and widths != {1}
+        width = max(widths) if padded else -1
+        tried = {"data_part_num": (len(there), count), "part_name_suffix_length": (width, suffix_length)}
+        hint = ", ".join(f"{name}={found}" for name, (found, given) in tried.items() if found != given)
     else:
         names = sorted(os.listdir(folder))[:5]
         listing = f"no file named {prefix!r} and a number; it contains {', '.join(names) or 'nothing'}"
         hint = "check part_name_prefix and the directory"
+    if os.path.lexists(path):
+        hint = "a regular file in its place"
     rows = [("file", path), ("directory", listing)]
     why = f"{path!r} is not a regular file, or a link to one" if os.path.lexists(path) else f"there is no file {path!r}"
     refuse(PartNotFoundError, f"part {index} of {count} is missing: {why}", found=rows, hint=hint)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy as shallow_copy
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -249,7 +250,7 @@ class _InParts:
         self._lock = threading.Lock()
         self._left = 0
         self._errors: dict[int, BaseException] = {}
-        self._bad: list[int] = []
+        self._bad: dict[int, ImageError] = {}
         self._made: dict[tuple[Node, int], Any] = {}
         for blob in section._exports:
             dense = _is_dense(blob)
@@ -284,7 +285,7 @@ class _InParts:
                     self._compute(i, i + 1)
                 except ImageError as error:
                     with self._lock:
-                        self._bad.append(i)
+                        self._bad[i] = error
                         self._values.skipped += 1
                     place = [row.strip() for row in str(error).splitlines() if row.startswith(("  file  ", "  record  "))]
                     _log.warning("oneflow: skipped an image: %s", "; ".join([str(error).splitlines()[0], *place]))
@@ -318,16 +319,25 @@ class _InParts:
     def _replace_bad(self) -> None:
         if not self._bad:
             return
-        bad = set(self._bad)
-        good = [i for i in range(self._count) if i not in bad]
+        good = [i for i in range(self._count) if i not in self._bad]
         if not good:
-            raise ImageError(
-                f"job {self._section._parts[0].graph.name!r}: none of the {self._count} images of a batch can be decoded"
-            )
-        for i in bad:
-            stand_in = next((g for g in good if g > i), good[0])
-            for made in self._made.values():
+            first = self._bad[min(self._bad)]
+            told, *rest = str(first).splitlines()
+            raise ImageError("\n".join([f"{told}; none of the {self._count} images of the batch can be used", *rest])) from first
+        stand_ins = {i: next((g for g in good if g > i), good[0]) for i in self._bad}
+        for made in [*self._made.values(), *self._made_before()]:
+            for i, stand_in in stand_ins.items():
                 made[i] = made[stand_in]
+
+    def _made_before(self) -> Iterator[Any]:
+        """Copies of what readers give, in place of it: labels and boxes belong to their images."""
+        for node in (*self._section.readers, *self._section._before):
+            outputs = self._values[node]
+            for blob in node.outputs:
+                value = outputs[blob.index]
+                if blob.shape[:1] == (self._count,) and isinstance(value, (np.ndarray, list)):
+                    outputs[blob.index] = shallow_copy(value)
+                    yield outputs[blob.index]
 
 
 def _misfit(blob: Blob, value: np.ndarray) -> None:

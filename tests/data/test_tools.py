@@ -633,6 +633,15 @@ def test_names_that_are_given_twice_are_refused(tmp_path: Path, capsys: pytest.C
         samples.digits(tmp_path / "d", 60001)
 
 
+def test_mistakes_in_features_and_missing_are_told(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b\n1,2.5\n")
+    with pytest.raises(ArgumentError, match=r"must map names to \(columns, kind\), got 'a:int32' for 'x'"):
+        inputs.CsvFile(tmp_path / "x.csv", {"x": "a:int32"})
+    (tmp_path / "y.csv").write_text("a,b\n1,2.5\n,3\n")
+    with pytest.raises(DataError, match="cannot be read as its feature's kind"):
+        pack.pack(inputs.CsvFile(tmp_path / "y.csv", missing=-1.5), tmp_path / "halves")
+
+
 def test_names_with_underscores_are_no_numbers(tmp_path):
     (tmp_path / "x.csv").write_text("code,other\n2020_01,1\n2020_02,2\n")
     pack.pack(inputs.CsvFile(tmp_path / "x.csv"), tmp_path / "out")

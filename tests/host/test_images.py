@@ -305,6 +305,32 @@ def test_coco_reader(tmp_path: Path) -> None:
         assert (image[0][y1 : y2 + 1, x1 : x2 + 1] == (0, 0, 255)).all() and mask[0][0][y1 : y2 + 1, x1 : x2 + 1].all()
 
 
+def test_a_skipped_image_of_coco_takes_its_boxes_along(tmp_path: Path) -> None:
+    annotations, images = made_data.coco(tmp_path)
+    damaged = Path(images) / "2.png"
+    damaged.write_bytes(damaged.read_bytes()[:60])
+    flow.config.skip_corrupt_images(True)
+
+    @flow.global_function()
+    def job() -> tuple[tp.Numpy, tp.Numpy, tp.ListListNumpy]:
+        image, ids, _, boxes, *_ = flow.data.coco_reader(annotations, images, 4, shuffle=False, group_by_aspect_ratio=False)
+        pixels, _, _ = flow.image.Resize(flow.image.decode(image), target_size=(16, 16))
+        return pixels, ids, flow.tensor_buffer_to_tensor_list(boxes, (4, 4), flow.float)
+
+    pixels, ids, boxes = job()
+    np.testing.assert_array_equal(pixels[2], pixels[3])
+    np.testing.assert_array_equal(ids, [100, 101, 103, 103])
+    np.testing.assert_array_equal(boxes[0][2], boxes[0][3])
+    np.testing.assert_array_equal(job()[1], [104, 105, 106, 107])
+
+
+def test_mistakes_of_a_program_are_not_skipped() -> None:
+    flow.config.skip_corrupt_images(True)
+    with pytest.raises(ImageError, match="none of the 3 images of the batch can be used") as caught:
+        mapped(lambda x: flow.image.decode(x), [np.zeros(9, np.uint8)] * 3, bound=(9,))
+    assert "image_decode" in str(caught.value) and "test_images.py" in str(caught.value)
+
+
 def test_a_bad_image_of_coco_is_named(tmp_path: Path) -> None:
     annotations, folder = made_data.coco(tmp_path)
     bad = sorted(Path(folder).iterdir())[0]

@@ -225,7 +225,8 @@ class Process:
         harmless = delivery.thread is None or delivery.in_user_code
         with contextlib.suppress(KeyboardInterrupt):
             if delivery.thread is not None and not harmless:
-                delivery.thread.join(_STOP_SECONDS if interrupted else _POOL_SECONDS)
+                with contextlib.suppress(RuntimeError):  # a first call has made the thread, and not started it yet
+                    delivery.thread.join(_STOP_SECONDS if interrupted else _POOL_SECONDS)
                 deadline = time.monotonic() + _STOP_SECONDS
                 harmless = not delivery.thread.is_alive()
             is_held = self.lock.acquire(timeout=max(deadline - time.monotonic(), 0.0001))

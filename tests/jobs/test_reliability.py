@@ -1213,6 +1213,28 @@ CALLS = {
 }
 
 
+def test_the_end_comes_while_the_first_call_starts_a_thread():
+    done = run("""
+import atexit
+atexit.register(print, "hooks ran")
+begun, start = threading.Event(), threading.Thread.start
+def slowly(thread):
+    if thread.name == "oneflow-delivery":
+        begun.set()
+        time.sleep(3)
+    start(thread)
+threading.Thread.start = slowly
+@flow.global_function()
+def job(x: tp.Numpy.Placeholder((4,))) -> tp.Numpy:
+    return x + 1
+threading.Thread(target=job, args=(x,), daemon=True).start()
+begun.wait()
+raise SystemExit(3)
+""")
+    assert done.returncode == 3 and "hooks ran" in done.stdout, (done.returncode, done.stderr)
+    assert "before it is started" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("calls", "seconds"),
     [

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from .._base.dtype import NEWER, PROTO_NAMES, bfloat16, dtype, dtypes, record, tensor_buffer
+from .._base.dtype import HOST_ONLY, NEWER, PROTO_NAMES, bfloat16, dtype, dtypes
 
 _BY_NAME = {PROTO_NAMES[d.name]: d for d in (*dtypes(), *NEWER)}
 _BY_NUMBER = {str(d.oneflow_proto_dtype): d for d in dtypes() if d is not bfloat16}  # 0.3.4 has no bfloat16
@@ -36,7 +36,7 @@ def parse(text: str) -> tuple[tuple[int, ...], dtype]:
     element = _BY_NAME.get(types[0]) or _BY_NUMBER.get(types[0])
     if element is None:
         raise ValueError(f"data_type {types[0]!r} is none of {', '.join(_BY_NAME)}")
-    if element in (record, tensor_buffer):
+    if element in HOST_ONLY:
         raise ValueError(f"data_type {types[0]!r} has no array of numbers")
     dims = shapes[0].get("dim", [])
     if not all(isinstance(d, str) and d.isascii() and d.isdigit() and len(d) < 19 for d in dims) or len(dims) > _LARGEST_RANK:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .._base.dtype import record, tensor_buffer
+from .._base.dtype import HOST_ONLY
 from ..errors import HostError
 from ..graph.graph import OP_INPUT, OP_TO_CONSISTENT, OP_VARIABLE, Graph
 from ..graph.node import Blob, Node
@@ -80,7 +80,7 @@ def host_plan_of(graph: Graph, order: Sequence[Node], fetches: Sequence[Blob], u
             fed.add(node)
     step_reads = [b for node in order if node not in host for b in node.inputs]
     for blob in used_by_step:
-        if blob.node in inside and blob.dtype in (record, tensor_buffer):
+        if blob.node in inside and blob.dtype in HOST_ONLY:
             raise HostError(
                 f"{blob.op_name!r} of job {graph.name!r} is of {blob.dtype}, whose values have no array form: they "
                 f"can neither be watched nor assigned\n  your line  {blob.source}   {blob.source.text}\n"

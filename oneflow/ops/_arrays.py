@@ -168,7 +168,7 @@ def sum_to(g: Array, shape: tuple[int, ...]) -> Array:
         return g
     offset = g.ndim - len(shape)
     axes = [i for i, size in enumerate(g.shape) if i < offset or shape[i - offset] != size]
-    wide = lax.convert_element_type(g, np.float32) if is_half(g) else g  # summed without rounding in between
+    wide = widen(g)  # summed without rounding in between
     return lax.reshape(lax.convert_element_type(lax.reduce_sum(wide, axes), g.dtype), shape)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from .._base.jax import jnp, lax
 from ..graph.node import Blob
-from ._arrays import Array, broadcast_to, is_half, like, select, sum_to
+from ._arrays import Array, broadcast_to, is_half, like, select, sum_to, widen
 from ._emit import op
 from .indexing import coordinates_gather
 from .slicing import Triple
@@ -117,7 +117,7 @@ def valid_moment(x: Array, count: Array, *, axes: tuple[int, ...], keepdims: boo
 @op("valid_loss", nondifferentiable=(1,))
 def valid_loss(x: Array, count: Array, *, axis: int) -> Array:
     """The sum divided by the valid length of axis 0 (OneFlow's rule for losses of varying size); 0 without valid elements."""
-    wide = lax.convert_element_type(x, np.float32) if is_half(x) else x
+    wide = widen(x)
     total = lax.reduce_sum(select(_inside(x.shape, count, axis), wide, like(0, wide)), range(x.ndim))
     size = lax.reshape(count, ()) if axis == 0 else np.int32(x.shape[0])
     mean = lax.div(total, lax.convert_element_type(lax.max(size, np.int32(1)), wide.dtype))

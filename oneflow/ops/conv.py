@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from .._base.jax import lax
 from .._base.refuse import shown, warn
 from ..errors import ArgumentError, JobWarning, ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, is_half, label
+from ._arrays import Array, label, widen
 from ._emit import emit, fail, op, want
 from ._int8 import CHANNELWISE, CONVOLUTION
 from ._native_conv import NATIVE, NATIVE_TRANSPOSED
@@ -377,7 +375,7 @@ def transposed(
 def _bias_add_grad(inputs: Any, outputs: Any, cotangents: Any, *, axis: int) -> tuple[Array, Array]:
     """16-bit gradients are summed in float32."""
     (dy,) = cotangents
-    wide = lax.convert_element_type(dy, np.float32) if is_half(dy) else dy
+    wide = widen(dy)
     total = lax.reduce_sum(wide, [a for a in range(dy.ndim) if a != axis])
     return dy, lax.convert_element_type(total, inputs[1].dtype)
 

@@ -20,13 +20,13 @@ from ._arrays import (
     full,
     gradient_of,
     in_float32,
-    is_half,
     label,
     like,
     number_for,
     select,
     softplus_of,
     where_else_zero,
+    widen,
 )
 from ._emit import as_is, emit, emit_many, fail, is_number, op, want
 from ._int8 import BOUND, GATE, RECTIFY
@@ -93,7 +93,7 @@ def _lgamma_series() -> tuple[float, ...]:
 
 def _lgamma(x: Array) -> Array:
     """XLA's, and where the result is close to zero a series about 2, of which it has the relative precision."""
-    wide = lax.convert_element_type(x, np.float32) if is_half(x) else x
+    wide = widen(x)
     z = lax.sub(wide, select(lax.lt(wide, like(1.5, wide)), like(1, wide), like(2, wide)))
     series = lax.full_like(z, 0)
     for c in reversed(_lgamma_series()):

@@ -13,7 +13,7 @@ import numpy as np
 
 from .._base.jax import jax, jnp, lax
 from ..graph.node import Blob
-from ._arrays import Array, broadcast_to, full, is_half, label, like, where_else_zero
+from ._arrays import Array, broadcast_to, full, label, like, where_else_zero, widen
 from ._emit import emit, op, want
 from ._int8 import LARGEST
 from ._native_pool import NATIVE
@@ -188,7 +188,7 @@ def _max_pool_grad(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> 
 
 def _avg_pool(x: Array, *, ksize: Any, strides: Any, padding: Padding, channels_first: bool, ceil_mode: bool) -> Array:
     windows = _Windows.over(x, ksize, strides, padding, channels_first, ceil_mode)
-    wide = lax.convert_element_type(x, np.float32) if is_half(x) else x
+    wide = widen(x)
     y = _sums(wide, windows)
     return lax.convert_element_type(lax.mul(y, _share(windows, y)), x.dtype)
 

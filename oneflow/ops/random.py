@@ -19,7 +19,7 @@ from ..graph.node import Blob
 from ..graph.op import HostRule
 from ..graph.scopes import mirrored_view_enabled
 from . import _native_order, _order
-from ._arrays import Array, axis_after_removing, dtype_for, is_half, label
+from ._arrays import Array, axis_after_removing, dtype_for, is_half, label, widen
 from ._emit import emit, fail, op, want
 from ._names import DefaultName, given_name
 from .dropout import random_mask, want_seed
@@ -290,7 +290,7 @@ def _drawn_class(
     is_quick: bool = False,
 ) -> Array:  # fmt: skip
     """``is_quick``: ``largest`` takes much less time than a sort."""
-    x = lax.convert_element_type(logits, np.float32) if is_half(logits) else logits
+    x = widen(logits)
     x = lax.div(x, x.dtype.type(temperature))
     last = x.ndim - 1
     if top_k is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from .._base.dist import parse_placement
-from .._base.dtype import dtype, record, tensor_buffer
+from .._base.dtype import HOST_ONLY, dtype
 from .._base.refuse import refuse, shown
 from .._base.source import caller
 from .._variables.initializers import Empty, from_conf
@@ -302,7 +302,7 @@ def _checked(what: str, label: str, sizes: Iterable[int], number: int) -> tuple[
         element = _values.dtype_of(number)
     except ValueError as error:
         _refuse(what, f"{shown(label)}: {error}")
-    if element in (record, tensor_buffer) or element._numpy is None:
+    if element in HOST_ONLY or element._numpy is None:
         _refuse(what, f"{shown(label)} is of {element}, which arrays cannot hold")
     return shape, element
 

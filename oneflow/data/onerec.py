@@ -226,7 +226,7 @@ def decode_onerec(
       key: its name.
       dtype: int8, int32, int64, float32 or float64, that of the stored tensor.
       shape: of a sample; with ``is_dynamic`` the bound of its sizes.
-      is_dynamic: whether sizes may be smaller.
+      is_dynamic: whether the sizes of the result may be smaller; those of a sample may be on an axis that is padded, too.
       reshape: of each sample before they are joined, of the rank of ``shape``; one size may be -1.
       batch_padding: by axis; 0 for no padding, which requires equal sizes; on axis 0 also -1: pad with zeros to the longest of
         the batch, or k > 0: to k.
@@ -244,10 +244,14 @@ def decode_onerec(
             refuse(ArgumentError, f"{name} must have as many sizes as shape {tuple(shape)}, got {tuple(value)}")
     if batch_padding is not None and any(batch_padding[1:]):
         refuse(ArgumentError, f"only axis 0 can be padded, got batch_padding={tuple(batch_padding)}")
+    if batch_padding and batch_padding[0] > shape[0]:
+        refuse(ArgumentError, f"batch_padding {tuple(batch_padding)} is more than shape {tuple(shape)}")
     if reshape is not None and list(reshape).count(-1) > 1:
         refuse(ArgumentError, f"one size of reshape may be -1, got {tuple(reshape)}")
-    samples = [_sample(records, i, key, wanted, shape, is_dynamic, reshape) for i in range(len(records))]
-    if batch_padding is not None and rank and batch_padding[0] and samples:
+    pads = bool(batch_padding is not None and rank and batch_padding[0])
+    bounded = [is_dynamic or (pads and axis == 0) for axis in range(rank)]
+    samples = [_sample(records, i, key, wanted, shape, bounded, reshape) for i in range(len(records))]
+    if batch_padding is not None and pads and samples:
         longest = max(len(s) for s in samples)
         size = longest if batch_padding[0] < 0 else batch_padding[0]
         if longest > size:
@@ -257,11 +261,13 @@ def decode_onerec(
     for i, sample in enumerate(samples):
         if sample.shape != samples[0].shape:
             raise _other_size(records, i, key, f"{samples[0].shape} as the batch's first record", sample.shape)
+        if not is_dynamic and sample.shape != tuple(shape):  # of records that are all too short
+            raise _other_size(records, i, key, f"{tuple(shape)}, also of the longest record of the batch", sample.shape)
     return np.stack(samples).astype(wanted, copy=False) if samples else np.zeros((0, *shape), wanted)
 
 
 def _sample(
-    records: Records, i: int, key: str, wanted: np.dtype, shape: Sequence[int], is_dynamic: bool, reshape: Sequence[int] | None
+    records: Records, i: int, key: str, wanted: np.dtype, shape: Sequence[int], bounded: list[bool], reshape: Sequence[int] | None
 ) -> np.ndarray:
     data, where, names = records[i], records.where(i), []
     for name, tensor in _features(data, where):
@@ -280,10 +286,10 @@ def _sample(
         except ValueError:
             raise _other_size(records, i, key, f"a size that reshapes to {tuple(reshape)}", values.shape) from None
     fits = len(values.shape) == len(shape) and all(
-        a <= b if is_dynamic else a == b for a, b in zip(values.shape, shape, strict=True)
+        a <= b if at_most else a == b for a, b, at_most in zip(values.shape, shape, bounded, strict=True)
     )
     if not fits:
-        raise _other_size(records, i, key, f"{tuple(shape)}{' at most' if is_dynamic else ''}", values.shape)
+        raise _other_size(records, i, key, f"{tuple(shape)}{' at most' if any(bounded) else ''}", values.shape)
     return values
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .._base import check
-from .._base.refuse import refuse
+from .._base.refuse import refuse, shown
 from ..config import Resource
 from ..data._positions import WITHOUT_POSITIONS
 from ..errors import ArgumentError, DataError
@@ -92,6 +92,14 @@ def want_path(what: str, argument: str, value: Any) -> str:
     if problem:
         fail(ArgumentError, what, f"{argument} {problem}")
     return path
+
+
+def want_seed(what: str, value: Any) -> int | None:
+    """``random_seed``: an int, or None for a seed of the session's and of the op's name."""
+    seed = check.whole(value)
+    if seed is None and value is not None:
+        fail(ArgumentError, what, f"random_seed must be an int or None, got {shown(value)}")
+    return seed
 
 
 def max_record_bytes() -> int:

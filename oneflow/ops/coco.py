@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 
 from .._base import dtype as dtypes
-from .._base.refuse import shown
 from ..data._fault import Where
 from ..data.coco import CocoAnnotations, CocoSample, CocoSource
-from ..errors import ArgumentError
 from ..graph.node import Blob
 from ._arrays import label
-from ._emit import fail
 from ._host import emit_host, host_op, want_bool
-from ._readers import Instances, in_consistent_view, max_record_bytes, want_counts, want_path
+from ._readers import Instances, in_consistent_view, max_record_bytes, want_counts, want_path, want_seed
 
 
 @host_op("COCOReader", reader=True)
@@ -93,12 +90,10 @@ def coco_reader(
     with in_consistent_view():
         counts = want_counts(what, batch_size)
         n = sum(counts)
-        if random_seed is not None and (isinstance(random_seed, bool) or not isinstance(random_seed, (int, np.integer))):
-            fail(ArgumentError, what, f"random_seed must be an int or None, got {shown(random_seed)}")
         buffers = ((n,), dtypes.tensor_buffer)
         return emit_host(
             _coco_reader, outputs=[buffers, ((n,), dtypes.int64), ((n, 2), dtypes.int32), buffers, buffers, buffers, buffers],
-            name=name, prefix="COCOReader", seed=None if random_seed is None else int(random_seed),
+            name=name, prefix="COCOReader", seed=want_seed(what, random_seed),
             annotation_file=want_path(what, "annotation_file", annotation_file),
             image_dir=want_path(what, "image_dir", image_dir), counts=counts, shuffle=want_bool(what, "shuffle", shuffle),
             group_by_aspect_ratio=want_bool(what, "group_by_aspect_ratio", group_by_aspect_ratio),

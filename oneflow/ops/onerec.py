@@ -17,7 +17,7 @@ from ..graph.node import Blob
 from ._arrays import label
 from ._emit import fail, want
 from ._host import emit_host, host_op, want_bool, want_buffer, want_dtype, want_int, want_one_axis, want_sizes, want_str
-from ._readers import Instances, max_record_bytes, want_counts, want_path
+from ._readers import Instances, max_record_bytes, want_counts, want_path, want_seed
 
 Array = Any
 _DTYPES = (dtypes.int8, dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64)
@@ -48,6 +48,8 @@ def onerec_reader(
     shuffle_after_epoch: bool = False,
     verify_example: bool = True,
     name: str | None = None,
+    *,
+    random_seed: int | None = None,
 ) -> Blob:
     """The next examples of OneRec files, at each call; endless.
 
@@ -60,6 +62,7 @@ def onerec_reader(
       shuffle_after_epoch: the list of files is shuffled before the first epoch and after each.
       verify_example: checks that each example is well-formed.
       name: name of the op; made unique when omitted.
+      random_seed: of the shuffling; None draws on the session's seed and the op's name.
     Returns: tensor buffers (batch_size,) of bytes, for ``flow.data.OneRecDecoder``.
     Raises: ArgumentError; DataError at the call that needs what is missing or damaged.
     Example: >>> examples = flow.data.onerec_reader(["a.onerec", "b.onerec"], batch_size=16)
@@ -72,6 +75,7 @@ def onerec_reader(
         fail(ArgumentError, what, f"there must be at least as many files as devices, {len(counts)}, got {len(files)}")
     return emit_host(
         _onerec_reader, outputs=[((sum(counts),), dtypes.tensor_buffer)], name=name, prefix="OneRecReader",
+        seed=want_seed(what, random_seed),
         files=tuple(want_path(what, f"files[{i}]", f) for i, f in enumerate(files)), counts=counts,
         random_shuffle=want_bool(what, "random_shuffle", random_shuffle),
         shuffle_mode=want.choice(what, "shuffle_mode", shuffle_mode, ("instance", "batch")),
@@ -105,9 +109,10 @@ def OneRecDecoder(
       key: name of the feature.
       dtype: int8, int32, int64, float32 or float64.
       shape: of a sample.
-      is_dynamic: whether sizes may be smaller than ``shape``.
+      is_dynamic: whether the sizes of the result may be smaller than ``shape``.
       reshape: of the same rank; one entry may be -1.
       batch_padding: of the same rank, only the first entry may be non-zero: -1 pads to the largest of the batch, k > 0 to k.
+        The first size of an example may be smaller than that of ``shape`` then.
       name: name of the op; made unique when omitted.
     Returns: Blob of ``(N,) + shape``; its size varies where ``is_dynamic``.
     Raises: DtypeError, ArgumentError; DataError at the call whose examples do not fit.
@@ -118,12 +123,13 @@ def OneRecDecoder(
     kind, sizes = want_dtype(what, "dtype", dtype, _DTYPES), want_sizes(what, "shape", shape)
     if reshape is not None and (len(want_sizes(what, "reshape", reshape, least=-1)) != len(sizes) or list(reshape).count(-1) > 1):
         fail(ArgumentError, what, f"reshape must have {len(sizes)} entries, at most one of them -1, got {shown(reshape)}")
-    if batch_padding is not None and (
-        len(want_sizes(what, "batch_padding", batch_padding, least=-1)) != len(sizes) or any(batch_padding[1:])
-    ):
-        fail(
-            ArgumentError, what, f"batch_padding must have {len(sizes)} entries, all but the first 0, got {shown(batch_padding)}"
-        )
+    if batch_padding is not None:
+        padding = want_sizes(what, "batch_padding", batch_padding, least=-1)
+        if len(padding) != len(sizes) or any(padding[1:]):
+            wanted = f"must have {len(sizes)} entries, all but the first 0"
+            fail(ArgumentError, what, f"batch_padding {wanted}, got {shown(batch_padding)}")
+        if padding and padding[0] > sizes[0]:
+            fail(ArgumentError, what, f"batch_padding pads to {padding[0]} rows, more than shape {sizes} allows")
     dynamic = want_bool(what, "is_dynamic", is_dynamic)
     return emit_host(
         _onerec, blob, outputs=[((*blob.shape, *sizes), kind)], name=name, prefix="OneRecDecoder", is_dynamic=dynamic,

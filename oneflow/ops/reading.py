@@ -25,7 +25,7 @@ from ..graph.node import Blob
 from ._arrays import label
 from ._emit import fail, want
 from ._host import emit_host, here, host_op, want_bool, want_dtype, want_int, want_shape, want_sizes
-from ._readers import Instances, in_consistent_view, max_record_bytes, want_counts, want_path
+from ._readers import Instances, in_consistent_view, max_record_bytes, want_counts, want_path, want_seed
 from .decoding import OFRecordImageDecoder, OFRecordRawDecoder
 
 
@@ -48,6 +48,7 @@ def _emit_reader(
     shuffle: tuple[str, Any],
     buffer_size: tuple[str, Any],
     shuffle_after_epoch: Any = False,
+    seed: Any = None,
 ) -> Blob:
     """Adds a reader.
 
@@ -63,7 +64,7 @@ def _emit_reader(
     if not isinstance(part_prefix, str):
         fail(ArgumentError, what, f"part_name_prefix must be a str, got {shown(part_prefix)}")
     return emit_host(
-        _ofrecord_reader, outputs=[((sum(counts),), dtypes.record)], name=name, prefix=prefix,
+        _ofrecord_reader, outputs=[((sum(counts),), dtypes.record)], name=name, prefix=prefix, seed=want_seed(what, seed),
         directory=want_path(what, "ofrecord_dir", directory), parts=number, part_prefix=part_prefix,
         suffix_length=want_int(what, "part_name_suffix_length", suffix_length, least=-1), counts=counts,
         random_shuffle=want_bool(what, *shuffle), buffer_size=want_int(what, *buffer_size),
@@ -81,6 +82,8 @@ def ofrecord_reader(
     shuffle_buffer_size: int = 1024,
     shuffle_after_epoch: bool = False,
     name: str | None = None,
+    *,
+    random_seed: int | None = None,
 ) -> Blob:
     """The next records of a data set of OFRecord parts, at each call; endless.
 
@@ -96,7 +99,8 @@ def ofrecord_reader(
       random_shuffle: records are drawn at random from a buffer, whose places are filled again in order.
       shuffle_buffer_size: records in that buffer.
       shuffle_after_epoch: the order of the parts is shuffled at the end of each epoch.
-      name: name of the op; made unique when omitted. With the session's seed, it seeds the draws from the buffer.
+      name: name of the op; made unique when omitted.
+      random_seed: of the draws from the buffer; None takes the session's seed and the op's name.
     Returns: Blob (batch_size,) of records, for the decoders (``flow.data.OFRecordRawDecoder`` and so on).
     Raises: ArgumentError; PartNotFoundError and RecordError at the call that needs what is missing or damaged.
     Example: >>> records = flow.data.ofrecord_reader("./ofrecords", batch_size=32, data_part_num=4, random_shuffle=True)
@@ -106,7 +110,7 @@ def ofrecord_reader(
         what, "OFRecordReader", name, want_counts(what, batch_size),
         (ofrecord_dir, data_part_num, part_name_prefix, part_name_suffix_length),
         shuffle=("random_shuffle", random_shuffle), buffer_size=("shuffle_buffer_size", shuffle_buffer_size),
-        shuffle_after_epoch=shuffle_after_epoch,
+        shuffle_after_epoch=shuffle_after_epoch, seed=random_seed,
     )  # fmt: skip
 
 
@@ -151,6 +155,8 @@ def ofrecord_image_classification_reader(
     decode_buffer_size_per_thread: int = 32,
     num_decode_threads_per_machine: int | None = None,
     name: str | None = None,
+    *,
+    random_seed: int | None = None,
 ) -> tuple[Blob, Blob]:
     """The next images of a data set of OFRecord parts with their labels, at each call.
 
@@ -161,7 +167,7 @@ def ofrecord_image_classification_reader(
       decode_buffer_size_per_thread: no effect (see ``flow.config.read_ahead_batches``).
       num_decode_threads_per_machine: no effect (see ``flow.config.compute_thread_pool_size``).
       ofrecord_dir, batch_size, data_part_num, part_name_prefix, part_name_suffix_length, random_shuffle, shuffle_buffer_size,
-        shuffle_after_epoch, name: as for ``flow.data.ofrecord_reader``.
+        shuffle_after_epoch, name, random_seed: as for ``flow.data.ofrecord_reader``.
     Returns: tensor buffers (batch_size,), each uint8 (H, W, 3); labels int32 (batch_size,).
     Raises: as ``flow.data.ofrecord_reader`` and ``flow.data.OFRecordImageDecoder``.
     Example: >>> images, labels = flow.data.ofrecord_image_classification_reader("./train", "encoded", "class/label", 32)
@@ -173,7 +179,7 @@ def ofrecord_image_classification_reader(
         want_int(what, "num_decode_threads_per_machine", num_decode_threads_per_machine)
     records = ofrecord_reader(
         ofrecord_dir, batch_size, data_part_num, part_name_prefix, part_name_suffix_length, random_shuffle, shuffle_buffer_size,
-        shuffle_after_epoch, name=name,
+        shuffle_after_epoch, name=name, random_seed=random_seed,
     )  # fmt: skip
     images = OFRecordImageDecoder(records, image_feature_name, color_space)
     return images, OFRecordRawDecoder(records, label_feature_name, (), dtypes.int32)

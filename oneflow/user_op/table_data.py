@@ -25,13 +25,13 @@ _PARTS = """data_dir: str; data_part_num: int32; batch_size: int32; part_name_pr
 _PART_NAMES = {
     n: n for n in ("batch_size", "data_part_num", "part_name_prefix", "part_name_suffix_length", "random_shuffle",
                    "shuffle_buffer_size", "shuffle_after_epoch")
-}  # fmt: skip
-row(f"OFRecordReader () -> (out) {{{_PARTS}}}", call("data.ofrecord_reader", "data_dir", **_PART_NAMES))
+} | {"random_seed": "seed"}  # fmt: skip
+row(f"OFRecordReader () -> (out) {{{_PARTS}}}", _seeded(call("data.ofrecord_reader", "data_dir", **_PART_NAMES)))
 row(f"""ofrecord_image_classification_reader () -> (image, label) {{{_PARTS}; color_space: str = 'BGR';
     image_feature_name: str = 'encoded'; label_feature_name: str = 'class/label'; decode_buffer_size_per_thread: int32 = 8;
     num_decode_threads_per_machine: int32 = 0}}""",
-    call("data.ofrecord_image_classification_reader", "data_dir", "image_feature_name", "label_feature_name",
-         color_space="color_space", **_PART_NAMES))  # fmt: skip
+    _seeded(call("data.ofrecord_image_classification_reader", "data_dir", "image_feature_name", "label_feature_name",
+                 color_space="color_space", **_PART_NAMES)))  # fmt: skip
 row("""COCOReader () -> (image, image_id, image_size, gt_bbox, gt_label, gt_segm, gt_segm_index) {session_id: int64 = 0;
     annotation_file: str; image_dir: str; batch_size: int64; shuffle_after_epoch: bool = True; random_seed: int64 = -1;
     group_by_ratio: bool = True; remove_images_without_annotations: bool = True; stride_partition: bool = False}""",
@@ -41,8 +41,8 @@ row("""COCOReader () -> (image, image_id, image_size, gt_bbox, gt_label, gt_segm
 row("""OneRecReader () -> (out) {files: list[str]; batch_size: int32; random_shuffle: bool = False;
     shuffle_mode: str = 'instance'; seed: int64 = -1; shuffle_buffer_size: int32 = 1024;
     shuffle_after_epoch: bool = False; verify_example: bool = True}""",
-    call("data.onerec_reader", "files", "batch_size", "random_shuffle", "shuffle_mode", "shuffle_buffer_size",
-         "shuffle_after_epoch", "verify_example"))  # fmt: skip
+    _seeded(call("data.onerec_reader", "files", "batch_size", "random_shuffle", "shuffle_mode", "shuffle_buffer_size",
+                 "shuffle_after_epoch", "verify_example", random_seed="seed")))  # fmt: skip
 
 # --- decoders
 

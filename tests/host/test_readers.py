@@ -483,6 +483,28 @@ def test_onerec(tmp_path: Path) -> None:
         ragged = flow.data.onerec_decoder(examples, "ragged", flow.float, (4,), is_dynamic=True, batch_padding=(-1,))
         return ids, ragged + 1.0
 
+    @flow.global_function()
+    def padded() -> tp.Numpy:
+        examples = flow.data.onerec_reader(files, batch_size=4)
+        return flow.data.onerec_decoder(examples, "ragged", flow.float, (4,), batch_padding=(4,))
+
+    @flow.global_function()
+    def longest() -> tp.Numpy:
+        examples = flow.data.onerec_reader(files, batch_size=4)
+        return flow.data.onerec_decoder(examples, "ragged", flow.float, (4,), batch_padding=(-1,))
+
+    np.testing.assert_array_equal(padded(), [[0, 0, 0, 0], [0, 1, 0, 0], [0, 1, 2, 0], [0, 0, 0, 0]])
+    with pytest.raises(FeatureError, match="another size"):
+        longest()
+
+    @flow.global_function()
+    def beyond() -> tp.Numpy:
+        examples = flow.data.onerec_reader(files, batch_size=4)
+        return flow.data.onerec_decoder(examples, "ragged", flow.float, (4,), is_dynamic=True, batch_padding=(5,))
+
+    with pytest.raises(ArgumentError, match=r"pads to 5 rows, more than shape \(4,\)"):
+        beyond()
+
     ids, (ragged,) = job()
     np.testing.assert_array_equal(ids[:, 0], range(4))
     np.testing.assert_array_equal(ragged, [[1, 1, 1], [1, 2, 1], [1, 2, 3], [1, 1, 1]])

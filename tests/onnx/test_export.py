@@ -294,6 +294,27 @@ def test_indices_of_all_dtypes(kind: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(value, expected[name])
 
 
+@pytest.mark.parametrize("divisor", [0.3, -41.0, 0.1])
+def test_floor_divisions_are_exact(divisor: float, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the reference")
+    x = (np.arange(-200, 201) * divisor).astype(np.float32)
+    x[:4] = np.inf, -np.inf, np.nan, 0
+
+    @flow.global_function("predict")
+    def job(x: tp.Numpy.Placeholder((401,)), y: tp.Numpy.Placeholder((401,))) -> tuple[tp.Numpy, tp.Numpy]:
+        return x // divisor, x // y
+
+    flow.export.onnx(job, tmp_path / "m.onnx", dynamic_axes={})
+    y = np.full_like(x, divisor)
+    y[5:9] = 0, np.inf, -np.inf, np.nan
+    outputs = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, {"x": x, "y": y})
+    for found, same, by in zip(outputs, job(x, y), (np.float32(divisor), y), strict=True):
+        np.testing.assert_array_equal(found, same)
+        with np.errstate(all="ignore"):
+            plain = np.isfinite(x) & np.isfinite(by) & (by != 0)
+            np.testing.assert_array_equal(found[plain], (x // by)[plain])
+
+
 @pytest.mark.filterwarnings("error")
 def test_a_model_that_is_loaded_where_it_was_exported_computes_the_same(tmp_path: Path) -> None:
     @flow.global_function("predict")

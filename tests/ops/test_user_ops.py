@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from scipy import special
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow.data.onerec import encode_example, write_onerec
 from oneflow.errors import ArgumentError, DuplicateNameError, ModeError
 from oneflow.user_op.registry import REGISTRY
 
@@ -828,6 +830,44 @@ def test_record_readers(tmp_path):
 
     assert job().tolist() == [[0, 0], [1, 10]]
     assert job().tolist() == [[2, 20], [3, 30]]
+
+
+@pytest.mark.parametrize("op", ["OFRecordReader", "ofrecord_image_classification_reader", "OneRecReader"])
+def test_the_seed_of_a_reader_alone_decides_the_order(tmp_path, op):
+    from oneflow.core.record import record_pb2
+
+    records = []
+    for i in range(40):
+        record = record_pb2.OFRecord()
+        record.feature["class/label"].int32_list.value.append(i)
+        record.feature["encoded"].bytes_list.value.append(cv2.imencode(".png", np.full((2, 2, 3), i, np.uint8))[1].tobytes())
+        records.append(record.SerializeToString())
+    flow.data.write_parts(str(tmp_path), records, 1)
+    write_onerec(str(tmp_path / "e"), [encode_example({"label": np.array([i], np.int32)}) for i in range(40)])
+
+    def order(seed, session_seed):
+        flow.clear_default_session()
+        flow.manual_seed(session_seed)
+
+        @flow.global_function("predict")
+        def job() -> tp.Numpy:
+            options = {"batch_size": 40, "random_shuffle": True, "seed": seed}
+            if op == "OneRecReader":
+                (read,) = built(op, {}, ["out"], "reader", files=[str(tmp_path / "e")], **options)
+                return flow.data.OneRecDecoder(read, "label", flow.int32, (1,))
+            options |= {"data_dir": str(tmp_path), "data_part_num": 1}
+            if op == "OFRecordReader":
+                (read,) = built(op, {}, ["out"], "reader", **options)
+                return flow.data.OFRecordRawDecoder(read, "class/label", (1,), flow.int32)
+            return built(op, {}, ["image", "label"], "reader", **options)[1]
+
+        return job().ravel().tolist()
+
+    first = order(5, 1)
+    assert first != list(range(40))
+    assert order(5, 2) == first
+    assert order(6, 1) != first
+    assert order(-1, 1) != order(-1, 2)
 
 
 def test_pieces_of_a_step_and_sizes_that_depend_on_data():

@@ -58,6 +58,11 @@ _binary("minimum")(_simple("Min"))
 def _mod(ctx: Emitter, x: str, y: str, element: Dtype) -> str:
     if element.is_integer:
         return ctx.emit("Mod", x, y)
+    return _floored_rest(ctx, x, y, element)
+
+
+def _floored_rest(ctx: Emitter, x: str, y: str, element: Dtype) -> str:
+    """The remainder of floating numbers, of the sign of y."""
     rest, zero = ctx.emit("Mod", x, y, fmod=1), ctx.number(0, element)
     other_sign = ctx.emit("Xor", ctx.emit("Less", rest, zero), ctx.emit("Less", y, zero))
     wrong = ctx.emit("And", ctx.emit("Not", ctx.emit("Equal", rest, zero)), other_sign)
@@ -68,7 +73,10 @@ def _mod(ctx: Emitter, x: str, y: str, element: Dtype) -> str:
 def _floordiv(ctx: Emitter, x: str, y: str, element: Dtype) -> str:
     if element.is_integer:  # ONNX divides integers towards 0
         return ctx.emit("Div", ctx.emit("Sub", x, ctx.emit("Mod", x, y)), y)
-    return ctx.emit("Floor", ctx.emit("Div", x, y))
+    rest = _floored_rest(ctx, x, y, element)  # as the job: the floor of a rounded quotient can be one too large
+    whole = ctx.emit("Round", ctx.emit("Div", ctx.emit("Sub", x, rest), y))
+    not_finite = ctx.emit("IsNaN", ctx.emit("Sub", rest, rest))
+    return ctx.emit("Where", not_finite, ctx.emit("Floor", ctx.emit("Div", x, y)), whole)
 
 
 @_binary("squared_difference")

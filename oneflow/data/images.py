@@ -23,7 +23,8 @@ INTERPOLATIONS = ("auto", "bilinear", "nearest_neighbor", "nn", "bicubic", "area
 HORIZONTAL, VERTICAL, BOTH = 1, 16, 17
 MAX_PIXELS = 178_956_970  # where Pillow refuses an image as a decompression bomb
 _ALWAYS_ALLOWED = 1 << 20  # pixels, whatever the number of encoded bytes
-_PIXELS_PER_BYTE = {"PNG": 8300, "JPEG": 600}  # of a white page: a PNG of one bit per pixel, a JPEG with subsampled colours
+# Of a white page: a PNG of one bit per pixel, a JPEG with subsampled colours; the other two write any size in a few bytes.
+_PIXELS_PER_BYTE = {"PNG": 8300, "JPEG": 600, "WebP": math.inf, "JPEG 2000": math.inf}
 _MOST_PIXELS_PER_BYTE = 8300
 _MOST_SCANS = 12  # of the largest image; smaller ones may have more
 

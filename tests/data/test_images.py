@@ -209,6 +209,12 @@ def test_images_that_claim_to_be_huge() -> None:
             images.decode(data[:at] + size + data[at + len(size) :])
 
 
+@pytest.mark.parametrize("extension", [".webp", ".jp2", ".tiff", ".png", ".jpg"])
+def test_a_large_white_page(extension: str) -> None:
+    page = np.full((3000, 2500, 3), 255, np.uint8)
+    assert (images.decode(images.encode(page, extension)) == page).all()
+
+
 # --- resizing
 
 

@@ -20,7 +20,6 @@ from .._base.jax import jax, jnp, lax
 from ..errors import CompileError, OneFlowError
 from ..graph.graph import OP_VARIABLE
 from ..graph.node import Blob, Node
-from ..graph.op import as_is
 from .analysis import flows_to
 from .blocks import Block, Region
 from .blocks import total as blocks_total
@@ -161,7 +160,6 @@ class Step:
     wanted: tuple[int, ...]
     outputs: tuple[Any, ...]  # shapes and dtypes
     cut: tuple[tuple[int, ...], Region] | None = None  # the shape of its input, and what its output holds of it
-    fuses: bool = False  # XLA fuses its pullback into that of the op before
     mesh: Any = None  # of the devices that make addends of a variable's gradient
     is_joint: bool = False  # a ``JointStep`` computes the gradient to input 1
 
@@ -180,12 +178,11 @@ class Step:
 
     def _propagate(self, pullback: Pullback, filled: tuple[Any, ...], backward: Backward) -> None:
         gradients = pullback(filled)
-        chained = backward.sums_of(self.node) if self.fuses else None
         if backward.observer is not None:
             backward.observer.backward(self.node, self.wanted, filled, gradients)
         for i, gradient in zip(self.wanted, gradients, strict=True):
             if gradient is not None:
-                backward.add(self.node.inputs[i], gradient, chained)
+                backward.add(self.node.inputs[i], gradient)
                 backward.wait(self.node.inputs[i], [g for g in gradients if g is not None and g is not gradient], self.mesh)
         if self.is_joint:
             backward.wait(self.node.inputs[SHARED], [g for g in gradients if g is not None])
@@ -208,22 +205,6 @@ class JointStep:
 
 
 LARGE = 1 << 15
-
-_CHAIN = 2  # sums
-_CHAINED_SIZES = range(1 << 10, (1 << 18) + 1)  # of arrays whose copy costs little, and whose computation does not
-
-
-def _is_small(array: Any) -> bool:
-    return array.size in _CHAINED_SIZES and array.dtype == np.float32
-
-
-def _computed_once(array: Any) -> Any:
-    """The same numbers from a call of the native part, into which XLA fuses nothing.
-
-    A cell's state gets its gradient from every later step by sums and products alone. XLA fuses all of them into each of their
-    readers, so that the steps of a long sequence compute the sums of all later steps again.
-    """
-    return native.stored(array)
 
 
 def _zeros(others: Sequence[Any], mesh: Any) -> list[Any]:
@@ -253,7 +234,6 @@ class Backward:
         self._blocks: dict[Node, dict[int, list[Block]]] = {}
         self._rows: dict[Node, dict[tuple[int, int], list[Rows]]] = {}
         self._parts: dict[tuple[Node, int], list[Any]] = {}  # what was added, by node and index
-        self._sums: dict[Node, int] = {}  # the longest chain of sums, which XLA may fuse, up to a node's cotangents
 
     def add_block(self, blob: Blob, block: Block) -> None:
         """Adds the gradient of a part of ``blob``."""
@@ -272,28 +252,13 @@ class Backward:
         for index, blocks in self._blocks.pop(node, {}).items():
             self.add(node.outputs[index], blocks_total(blocks))
 
-    def sums_of(self, node: Node) -> int:
-        """The length of the chain of sums that the cotangents of a node end."""
-        return self._sums.get(node, 0)
-
-    def add(self, blob: Blob, cotangent: Any, chained: int | None = None) -> None:
-        """Adds to the cotangent of ``blob``.
-
-        Args:
-          chained: the length of the chain of sums that the cotangent ends, where it may be cut; None where it may not.
-        """
+    def add(self, blob: Blob, cotangent: Any) -> None:
+        """Adds to the cotangent of ``blob``."""
         if self.observer is None:  # which is shown arrays: they are not to be kept alive
             self._parts.setdefault((blob.node, blob.index), []).append(cotangent)
         slots = self._cotangents.setdefault(blob.node, [None] * len(blob.node.outputs))
         present = slots[blob.index]
-        if present is not None:
-            cotangent = present + cotangent
-        if chained is not None:
-            longest = max(chained, self.sums_of(blob.node)) + (present is not None)
-            if longest >= _CHAIN and self.observer is None and _is_small(cotangent):
-                cotangent, longest = _computed_once(cotangent), 0
-            self._sums[blob.node] = longest
-        slots[blob.index] = cotangent
+        slots[blob.index] = cotangent if present is None else present + cotangent
 
     def wait(self, variable: Blob, others: Sequence[Any], mesh: Any = None) -> None:
         """Makes the gradient of a blob depend on ``others``, gradients whose computation reads it, if it is a large variable.
@@ -364,7 +329,7 @@ def run_nodes(
             outputs, pullback = linearize(node, values, draws, wanted)
             structs = tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs)
             mesh = lowering.addends.get(node)
-            step = Step(node, wanted, structs, _cut_of(node, values, structs), _fuses(node, lowering), mesh, is_joint)
+            step = Step(node, wanted, structs, _cut_of(node, values, structs), mesh, is_joint)
             propagates.append(jax.tree_util.Partial(step, pullback))
         else:
             outputs = evaluate(node, values, draws)
@@ -372,13 +337,6 @@ def run_nodes(
         if values.lowering.observer is not None:
             values.lowering.observer.forward(node, outputs)
     return propagates
-
-
-def _fuses(node: Node, lowering: Lowering) -> bool:
-    """Whether a node is elementwise, on one device that has the native part."""
-    if node.op.channels_last is not as_is or lowering.without_native or node in lowering.vmapped:
-        return False
-    return node.scope.placement.parallel_num == 1 and native.part().library is not None
 
 
 def _cut_of(node: Node, values: Values, outputs: Sequence[Any]) -> tuple[tuple[int, ...], Region] | None:

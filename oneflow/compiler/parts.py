@@ -27,18 +27,22 @@ def is_long(plan: Plan) -> bool:
     return plan.platform == "cpu" and len(plan.compute) >= _LONG and has_small_products(plan)
 
 
-def in_parts(step: Callable[..., Any], part: int = _PART) -> Callable[..., Any]:
+def in_parts(
+    step: Callable[..., Any], part: int = _PART, changed: Callable[[Any], Any | None] | None = None
+) -> Callable[..., Any]:
     """A function like ``step``, to be traced, which computes its equations part by part.
 
     Args:
       step: a function of trees of arrays.
       part: the number of equations of a part.
+      changed: returns a closed jaxpr to compute in place of the traced one, or None for that one.
     """
 
     def divided(*arguments: Any) -> Any:
         from jax.extend.core import jaxpr_as_fun
 
         closed, shape = jax.make_jaxpr(step, return_shape=True)(*arguments)
+        closed = (changed and changed(closed)) or closed
         given = jax.tree.leaves(arguments)
         # effects have an order
         made = jaxpr_as_fun(closed)(*given) if closed.effects else _run(closed, given, part)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from .._base.dist import Placement
@@ -19,6 +20,7 @@ from .lowering import Lowering, Observer, Values
 from .options import with_product_precision
 from .parts import in_parts, is_long
 from .plan import PREPARED, RANDOM_STATE, Plan, is_variable
+from .recomputed import with_stored_values
 from .storing import narrow_gathers
 from .update import finish, loss_count, measure, numbers, prepare, seed_scale, show_updates
 
@@ -70,13 +72,9 @@ def single(
     """
     step = with_product_precision(make_step(plan, storages, meshes, observer), plan)
     if meshes is None and observer is None and is_long(plan):
-        step = in_parts(step)
-    donated = (0,) if plan.written and not plan.transactional else ()
-    given = dict(options) if options else None
+        step = in_parts(step, changed=partial(with_stored_values, plan=plan))
     if meshes is None:
-        if is_stateless(plan):
-            return Stateless.jitted(step, given, plan)
-        return jax.jit(step, donate_argnums=donated, compiler_options=given)
+        return _jitted(step, plan, options)
     placement = place_of(plan)
     whole = meshes.sharding(placement, ())
 
@@ -100,11 +98,43 @@ def single(
     token = (whole,) if plan.token_is_needed() else ()
     return jax.jit(
         step,
-        donate_argnums=donated,
+        donate_argnums=_donated(plan),
         in_shardings=(written, read, feeds),
         out_shardings=(written, fetched, watched, token),
-        compiler_options=given,
+        compiler_options=dict(options) if options else None,
     )
+
+
+def with_values_stored(traced: Any, plan: Plan, options: Mapping[str, Any] | None) -> Any | None:
+    """The jitted step of a job on JAX's default device with calls that store values; None where it needs none.
+
+    ``traced`` is the step, traced; ``options`` are those of the compiler.
+    """
+    closed = with_stored_values(traced.jaxpr, plan)
+    if closed is None:
+        return None
+    from jax.extend.core import jaxpr_as_fun
+
+    run, results = jaxpr_as_fun(closed), jax.tree.structure(traced.out_info)
+
+    def step(*arguments: Any) -> Any:
+        values = run(*jax.tree.leaves(arguments))
+        return ((), tuple(values), (), ()) if is_stateless(plan) else jax.tree.unflatten(results, values)
+
+    step.__name__ = step.__qualname__ = program_name(plan)
+    return _jitted(step, plan, options)
+
+
+def _jitted(step: Callable[..., Any], plan: Plan, options: Mapping[str, Any] | None) -> Any:
+    """The jitted step of a job on JAX's default device."""
+    given = dict(options) if options else None
+    if is_stateless(plan):
+        return Stateless.jitted(step, given, plan)
+    return jax.jit(step, donate_argnums=_donated(plan), compiler_options=given)
+
+
+def _donated(plan: Plan) -> tuple[int, ...]:
+    return (0,) if plan.written and not plan.transactional else ()
 
 
 def is_stateless(plan: Plan) -> bool:

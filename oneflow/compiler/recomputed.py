@@ -1,0 +1,189 @@
+"""Values that are stored, because XLA would compute them again in many of its loops.
+
+XLA's CPU compiler fuses an elementwise equation into each loop that reads it. Where every step of a recurrence is read by the
+next one and by something else, every loop computes all steps before its own, as for an average ``s = a * s + (1 - a) * x[t]``
+whose values are all results: for n steps both the program and the time to run it grow with n ** 2.
+
+A value that would be computed in more than ``_LOOPS`` loops passes through a call of the native part, which fuses with nothing.
+Which loops these are is told by the rules of XLA's fusion of instructions, as far as a few properties of an equation can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from .._base import native
+from .._base.jax import jax
+from .options import has_small_products
+from .plan import Plan
+
+_LOOPS = 5  # that may compute a value
+_WORK = 12  # equations from which a value is computed, of about its size: fewer take no longer than to read it
+_SIZES = range(2, (1 << 20) + 1)  # numbers; larger values take longer to store
+
+# Of the primitives of JAX, by what XLA makes of them: a loop that is fused into all of its readers,
+_VIEWS = frozenset(
+    """bitcast_convert_type broadcast_in_dim concatenate convert_element_type copy expand_dims iota pad reduce_precision reshape
+    rev slice split squeeze transpose""".split()
+)
+_CHEAP = frozenset(
+    """abs add add_any and ceil clamp div eq floor ge gt integer_pow is_finite le logistic lt max min mul ne neg not or round
+    select_n shift_left shift_right_arithmetic shift_right_logical sign square sub xor""".split()
+)
+# a loop that is fused into its reader, and where there are several is not,
+_ONCE = frozenset(
+    """acos acosh asin asinh atan atan2 atanh cbrt cos cosh digamma erf erf_inv erfc exp exp2 expm1 gather lgamma log log1p pow
+    rem rsqrt sin sinh sqrt tan tanh""".split()
+)
+# a loop of its own, or, of many numbers, a call of a library, which takes some equations along. Others fuse with nothing.
+_REDUCED = frozenset(("reduce_max", "reduce_min", "reduce_sum"))
+_TAKEN_ALONG = frozenset(("mul", "square", "integer_pow"))
+_MANY = 1 << 12
+
+
+def with_stored_values(closed: Any, plan: Plan) -> Any | None:
+    """The step of a plan for one device, a closed jaxpr, with calls that store values; None where it needs none."""
+    from jax.extend.core import ClosedJaxpr, Jaxpr
+
+    if plan.platform != "cpu" or plan.without_native or native.part().library is None:
+        return None
+    jaxpr = closed.jaxpr
+    stored = _Fusion(jaxpr, has_library=not has_small_products(plan)).stored()
+    if not stored:
+        return None
+    eqns: list[Any] = []
+    instead: dict[int, Any] = {}
+    for eqn in jaxpr.eqns:
+        eqns.append(eqn.replace(invars=[instead.get(id(var), var) for var in eqn.invars]) if instead else eqn)
+        if id(eqn) in stored:
+            (var,) = eqn.outvars
+            (call,) = _calls_that_store(var.aval)
+            eqns.append(call.replace(invars=[var], source_info=eqn.source_info))
+            (instead[id(var)],) = call.outvars
+    results = [instead.get(id(var), var) for var in jaxpr.outvars]
+    return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, results, eqns, debug_info=jaxpr.debug_info), closed.consts)
+
+
+def _calls_that_store(aval: Any) -> list[Any]:
+    def stored(array: Any) -> Any:  # a function of its own, for which JAX makes variables of its own
+        return native.stored(array)
+
+    found: list[Any] = jax.make_jaxpr(stored)(jax.ShapeDtypeStruct(aval.shape, aval.dtype)).eqns
+    return found
+
+
+class _Fusion:
+    """What XLA fuses in a jaxpr. ``has_library``: whether a library reduces arrays of many numbers."""
+
+    def __init__(self, jaxpr: Any, has_library: bool):
+        self._eqns = jaxpr.eqns
+        self._readers: dict[int, list[Any]] = {}
+        self._makers: dict[int, Any] = {}
+        for eqn in jaxpr.eqns:
+            self._makers.update((id(var), eqn) for var in eqn.outvars)
+            for var in _read(eqn):
+                self._readers.setdefault(id(var), []).append(eqn)
+        self._results = {id(var) for var in jaxpr.outvars}
+        self._kinds = {id(eqn): _kind(eqn) for eqn in jaxpr.eqns}
+        for eqn in jaxpr.eqns if has_library else ():
+            self._note_library(eqn)
+        self._kept = {id(var) for eqn in jaxpr.eqns for var in eqn.outvars if self._is_kept(eqn, var)}
+
+    def stored(self) -> Collection[int]:
+        """The equations (``id``) whose values are to be stored."""
+        work = self._work()
+        loops: dict[int, frozenset[int]] = {}  # that compute a value
+        found = set()
+        for eqn in reversed(self._eqns):
+            kind, own = self._kinds[id(eqn)], frozenset((id(eqn),))
+            for var in eqn.outvars:
+                inside = own if kind in (None, _REDUCED) or id(var) in self._kept else self._loops(var, own, loops)
+                if kind is _ONCE and len(inside) > 1:
+                    inside = own
+                elif kind is _CHEAP and len(inside) > _LOOPS and work[id(var)] >= _WORK and _is_storable(var.aval):
+                    found.add(id(eqn))
+                    inside = own
+                loops[id(var)] = inside
+        return found
+
+    def _note_library(self, eqn: Any) -> None:
+        """Where an equation is a call of a library: it fuses with nothing, nor does what is taken along."""
+        if eqn.primitive.name not in _REDUCED or eqn.invars[0].aval.size < _MANY:
+            return
+        self._kinds[id(eqn)] = None
+        for var in _read(eqn):
+            maker = self._makers.get(id(var))
+            if maker is not None and maker.primitive.name in _TAKEN_ALONG and self._readers_of(var) == [eqn]:
+                self._kinds[id(maker)] = None
+
+    def _readers_of(self, var: Any) -> list[Any]:
+        return self._readers.get(id(var), [])
+
+    def _is_kept(self, eqn: Any, var: Any) -> bool:
+        """Whether a value is computed once for something that fuses with nothing, and read from memory by all others."""
+        return self._is_needed(var) and not _is_unary(eqn, self._makers)
+
+    def _is_needed(self, var: Any) -> bool:
+        """Whether a result, or something that fuses with nothing, needs a value in memory."""
+        return id(var) in self._results or not all(self._kinds[id(reader)] for reader in self._readers_of(var))
+
+    def _loops(self, var: Any, own: frozenset[int], loops: dict[int, frozenset[int]]) -> frozenset[int]:
+        """The loops that compute a value, at most one more than matters; ``loops`` has those of later ones."""
+        found = own if self._is_needed(var) else frozenset()
+        for reader in self._readers_of(var):
+            if len(found) > _LOOPS:
+                break
+            if reader.primitive.name == "concatenate":  # has a branch for each of its operands
+                found |= {id(reader) + place for place, read in enumerate(reader.invars) if read is var}
+            elif self._kinds[id(reader)] is not None:
+                found = found.union(*(loops[id(out)] for out in reader.outvars))
+        return found
+
+    def _work(self) -> dict[int, int]:
+        """How many equations compute each value from those in memory, up to ``_WORK``; of arrays not much smaller than it."""
+        found: dict[int, int] = {}
+        for eqn in self._eqns:
+            kind = self._kinds[id(eqn)]
+            size = max((var.aval.size for var in eqn.outvars), default=0)
+            inputs = [found.get(id(var), 0) for var in _read(eqn) if 2 * var.aval.size >= size]
+            count = min(sum(inputs) + (kind is not _VIEWS), _WORK)
+            for var in eqn.outvars:
+                is_in_memory = (
+                    kind in (None, _REDUCED) or id(var) in self._kept or (kind is _ONCE and len(self._readers_of(var)) > 1)
+                )
+                found[id(var)] = 0 if is_in_memory else count
+        return found
+
+
+def _read(eqn: Any) -> list[Any]:
+    """The variables that an equation reads."""
+    from jax.extend.core import Literal
+
+    return [var for var in eqn.invars if not isinstance(var, Literal)]
+
+
+def _is_unary(eqn: Any, makers: dict[int, Any]) -> bool:
+    """Whether all but one of an equation's operands are spread over its result. XLA computes it again even if it is in memory."""
+    rank = max((var.aval.ndim for var in eqn.outvars), default=0)
+    spread = [id(var) in makers and makers[id(var)].primitive.name == "broadcast_in_dim" for var in _read(eqn)]
+    return sum(not is_spread and var.aval.ndim >= rank for var, is_spread in zip(_read(eqn), spread, strict=True)) <= 1
+
+
+def _is_storable(aval: Any) -> bool:
+    return aval.size in _SIZES and aval.dtype == np.float32
+
+
+def _kind(eqn: Any) -> frozenset[str] | None:
+    """The set that an equation belongs to; None for one that fuses with nothing."""
+    name = eqn.primitive.name
+    for names in (_CHEAP, _VIEWS, _ONCE, _REDUCED):
+        if name in names:
+            return names
+    inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr", eqn.params.get("call")))
+    if inner is None or not hasattr(inner, "eqns") or name in ("while", "scan", "cond"):
+        return None
+    kinds = [_kind(each) for each in inner.eqns]
+    return None if None in kinds else next((k for k in (_REDUCED, _ONCE) if k in kinds), _CHEAP)

@@ -1,0 +1,189 @@
+"""Values that XLA would compute in many loops: recurrences whose programs grow with their length, and random programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import examples
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow._base import native as _native
+from oneflow.compiler import recomputed
+
+pytestmark = pytest.mark.usefixtures("native_part")
+ROWS, WIDTH = 4, 32
+STORED = 'custom_call_target="' + _native.target("transpose") + '"'
+
+# --- recurrences, written once for the library and for PyTorch: x of each step, and the weights, give the states
+
+
+def average(np_: Any, xs: list[Any], w: list[Any]) -> list[Any]:
+    rate, s, states = np_.sigmoid(w[0]), xs[0], []
+    for x in xs:
+        s = s * rate + x * (1 - rate)
+        states.append(s)
+    return states
+
+
+def gated(np_: Any, xs: list[Any], w: list[Any]) -> list[Any]:
+    """A gated recurrent unit."""
+    h, states = xs[0], []
+    for x in xs:
+        z, n = np_.sigmoid(x + np_.matmul(h, w[1])), np_.tanh(np_.matmul(x, w[2]) + np_.matmul(h, w[3]))
+        h = (1 - z) * n + z * h
+        states.append(h)
+    return states
+
+
+def independent(np_: Any, xs: list[Any], w: list[Any]) -> list[Any]:
+    h, states = xs[0], []
+    for x in xs:
+        h = np_.relu(np_.matmul(x, w[1]) + h * w[0])
+        states.append(h)
+    return states
+
+
+def balanced(np_: Any, xs: list[Any], w: list[Any]) -> list[Any]:
+    """Rows and columns divided by their sums, in turns."""
+    p = np_.sigmoid(np_.matmul(xs[0], w[1]))
+    for _ in xs:
+        p = p / np_.sum(p, 1)
+        p = p / np_.sum(p, 0)
+    return [p]
+
+
+class Ours:
+    matmul, sigmoid, tanh, relu = flow.matmul, flow.math.sigmoid, flow.math.tanh, flow.nn.relu
+
+    @staticmethod
+    def sum(x: Any, axis: int) -> Any:
+        return flow.math.reduce_sum(x, [axis], keepdims=True)
+
+
+class Theirs:
+    matmul, sigmoid, tanh, relu = torch.matmul, torch.sigmoid, torch.tanh, torch.relu
+
+    @staticmethod
+    def sum(x: Any, axis: int) -> Any:
+        return x.sum(axis, keepdim=True)
+
+
+SHAPES = [(WIDTH,), *[(WIDTH, WIDTH)] * 3]
+NAMES = [f"w{i}" for i in range(len(SHAPES))]
+
+
+def weights() -> list[np.ndarray]:
+    random = np.random.default_rng(1)
+    return [(0.2 * random.standard_normal(shape)).astype(np.float32) for shape in SHAPES]
+
+
+def sequence(length: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((ROWS, length, WIDTH)).astype(np.float32)
+
+
+def job_of(cell: Callable[..., list[Any]], length: int, kind: str) -> Any:
+    @flow.global_function(kind)
+    def job(x: tp.Numpy.Placeholder((ROWS, length, WIDTH))) -> tp.Numpy:
+        xs = [flow.squeeze(flow.slice(x, [None, t, None], [None, 1, None]), [1]) for t in range(length)]
+        w = [flow.get_variable(n, s, initializer=flow.zeros_initializer()) for n, s in zip(NAMES, SHAPES, strict=True)]
+        states = flow.stack(cell(Ours, xs, w), 1)
+        if kind == "train":
+            loss = flow.math.reduce_sum(flow.math.square(states))
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)
+        return states
+
+    flow.load_variables(dict(zip(NAMES, weights(), strict=True)), ignore_mismatch=True)
+    return job
+
+
+@pytest.mark.filterwarnings("ignore::oneflow.errors.JobWarning")  # of variables that a recurrence does not read
+@pytest.mark.parametrize("kind", ["train", "predict"])
+@pytest.mark.parametrize("cell", [average, gated, independent, balanced])
+def test_programs_of_recurrences_grow_with_their_length(cell: Callable[..., list[Any]], kind: str) -> None:
+    x, lengths = sequence(32), []
+    for length in (16, 32):
+        flow.clear_default_session()
+        job = job_of(cell, length, kind)
+        found = job(x[:, :length])
+        lengths.append(len(job.executables[-1][1].hlo()))
+    assert lengths[1] < 2.4 * lengths[0]
+    xs, w = [torch.tensor(x[:, t]) for t in range(32)], [torch.tensor(a, requires_grad=True) for a in weights()]
+    states = torch.stack(cell(Theirs, xs, w), 1)
+    np.testing.assert_allclose(found, states.detach().numpy(), rtol=1e-4, atol=1e-5)
+    if kind == "train":
+        states.square().sum().backward()
+        for name, theirs, start in zip(NAMES, w, weights(), strict=True):
+            if theirs.grad is not None:
+                slope = start - flow.get_all_variables()[name].numpy()
+                np.testing.assert_allclose(slope, theirs.grad.numpy(), rtol=1e-3, atol=1e-4 * float(theirs.grad.abs().max()))
+
+
+def test_ordinary_layers_are_left_alone() -> None:
+    @flow.global_function("train")
+    def job(x: tp.Numpy.Placeholder((64, 128))) -> tp.Numpy:
+        for i in range(6):
+            x = x + flow.layers.dense(
+                flow.math.gelu(flow.nn.layer_norm(x)), 128, kernel_initializer=flow.glorot_uniform_initializer(), name=f"d{i}"
+            )
+        loss = flow.math.reduce_mean(flow.math.square(x))
+        flow.optimizer.Adam(flow.optimizer.PiecewiseConstantScheduler([], [1e-3])).minimize(loss)
+        return loss
+
+    job(np.ones((64, 128), np.float32))
+    assert STORED not in job.executables[-1][1].hlo()
+
+
+# --- the pass by itself
+
+UNARY = [
+    jnp.tanh,
+    jnp.negative,
+    lambda a: a[:, ::-1],
+    lambda a: jnp.concatenate([a[:, 3:], a[:, :3]], 1),
+    jax.nn.relu,
+    jax.nn.silu,
+]
+BINARY = [jnp.add, jnp.multiply, jnp.maximum, lambda a, b: a - b.sum(1, keepdims=True), lambda a, b: jnp.where(a > b, a, b)]
+
+
+@settings(deadline=None, max_examples=examples(30))
+@given(
+    draws=st.lists(st.tuples(st.integers(0, 10), st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=40),
+    results=st.lists(st.integers(0, 99), min_size=1, max_size=4),
+)
+def test_random_programs(draws: list[tuple[int, int, int]], results: list[int]) -> None:
+    def program(*arrays: Any) -> list[Any]:
+        values = list(arrays)
+        for which, a, b in draws:
+            one, other = values[a % len(values)], values[b % len(values)]
+            values.append(UNARY[which](one) if which < len(UNARY) else BINARY[which - len(UNARY)](one, other))
+        return [values[i % len(values)] for i in results]
+
+    arrays = [np.random.default_rng(i).standard_normal((4, 8)).astype(np.float32) / 4 for i in range(2)]
+    plan = _Plan()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recomputed, "_LOOPS", 0)
+        patch.setattr(recomputed, "_WORK", 1)
+        closed = jax.make_jaxpr(program)(*arrays)
+        changed = recomputed.with_stored_values(closed, plan)
+    if changed is not None:
+        with jax.enable_checks(True):
+            found = jax.jit(jax.extend.core.jaxpr_as_fun(changed))(*arrays)
+        assert len(changed.eqns) > len(closed.eqns)
+        for one, expected in zip(found, program(*arrays), strict=True):
+            np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-6)
+
+
+class _Plan:
+    """What the pass asks of a plan."""
+
+    platform, without_native, compute = "cpu", "", ()

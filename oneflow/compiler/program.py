@@ -20,7 +20,7 @@ from .lowering import Lowering, Observer, Values
 from .options import with_product_precision
 from .parts import in_parts, is_long
 from .plan import PREPARED, RANDOM_STATE, Plan, is_variable
-from .recomputed import with_stored_values
+from .recomputed import stored_values, with_values_stored
 from .storing import narrow_gathers
 from .update import finish, loss_count, measure, numbers, prepare, seed_scale, show_updates
 
@@ -72,7 +72,7 @@ def single(
     """
     step = with_product_precision(make_step(plan, storages, meshes, observer), plan)
     if meshes is None and observer is None and is_long(plan):
-        step = in_parts(step, changed=partial(with_stored_values, plan=plan))
+        step = in_parts(step, changed=partial(stored_values, plan=plan))
     if meshes is None:
         return _jitted(step, plan, options)
     placement = place_of(plan)
@@ -105,23 +105,23 @@ def single(
     )
 
 
-def with_values_stored(traced: Any, plan: Plan, options: Mapping[str, Any] | None) -> Any | None:
+def storing_step(traced: Any, plan: Plan, options: Mapping[str, Any] | None) -> Any | None:
     """The jitted step of a job on JAX's default device with calls that store values; None where it needs none.
 
     ``traced`` is the step, traced; ``options`` are those of the compiler.
     """
-    closed = with_stored_values(traced.jaxpr, plan)
-    if closed is None:
+    run = with_values_stored(traced, plan, program_name(plan))
+    if run is None:
         return None
-    from jax.extend.core import jaxpr_as_fun
+    if not is_stateless(plan):
+        return _jitted(run, plan, options)
+    is_single = len(plan.fetches) == 1
 
-    run, results = jaxpr_as_fun(closed), jax.tree.structure(traced.out_info)
+    def step(state: Any, reads: Any, feeds: Any) -> Any:
+        fetched = run(*feeds)
+        return (), (fetched,) if is_single else fetched, (), ()
 
-    def step(*arguments: Any) -> Any:
-        values = run(*jax.tree.leaves(arguments))
-        return ((), tuple(values), (), ()) if is_stateless(plan) else jax.tree.unflatten(results, values)
-
-    step.__name__ = step.__qualname__ = program_name(plan)
+    step.__name__ = step.__qualname__ = run.__name__
     return _jitted(step, plan, options)
 
 

@@ -10,7 +10,7 @@ Which loops these are is told by the rules of XLA's fusion of instructions, as f
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -44,8 +44,24 @@ _TAKEN_ALONG = frozenset(("mul", "square", "integer_pow"))
 _MANY = 1 << 12
 
 
-def with_stored_values(closed: Any, plan: Plan) -> Any | None:
-    """The step of a plan for one device, a closed jaxpr, with calls that store values; None where it needs none."""
+def with_values_stored(traced: Any, plan: Plan, name: str) -> Callable[..., Any] | None:
+    """A traced function of a plan for one device as a function that stores values; None where it needs none."""
+    closed = stored_values(traced.jaxpr, plan)
+    if closed is None:
+        return None
+    from jax.extend.core import jaxpr_as_fun
+
+    run, results = jaxpr_as_fun(closed), jax.tree.structure(traced.out_info)
+
+    def storing(*arguments: Any) -> Any:
+        return jax.tree.unflatten(results, run(*jax.tree.leaves(arguments)))
+
+    storing.__name__ = storing.__qualname__ = name
+    return storing
+
+
+def stored_values(closed: Any, plan: Plan) -> Any | None:
+    """A closed jaxpr of a plan for one device with calls that store values; None where it needs none."""
     from jax.extend.core import ClosedJaxpr, Jaxpr
 
     if plan.platform != "cpu" or plan.without_native or native.part().library is None:
@@ -58,13 +74,13 @@ def with_stored_values(closed: Any, plan: Plan) -> Any | None:
     instead: dict[int, Any] = {}
     for eqn in jaxpr.eqns:
         eqns.append(eqn.replace(invars=[instead.get(id(var), var) for var in eqn.invars]) if instead else eqn)
-        if id(eqn) in stored:
-            (var,) = eqn.outvars
+        for var in (var for var in eqn.outvars if id(var) in stored):
             (call,) = _calls_that_store(var.aval)
             eqns.append(call.replace(invars=[var], source_info=eqn.source_info))
             (instead[id(var)],) = call.outvars
     results = [instead.get(id(var), var) for var in jaxpr.outvars]
-    return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, results, eqns, debug_info=jaxpr.debug_info), closed.consts)
+    made = Jaxpr(jaxpr.constvars, jaxpr.invars, results, eqns, jaxpr.effects, debug_info=jaxpr.debug_info)
+    return ClosedJaxpr(made, closed.consts)
 
 
 def _calls_that_store(aval: Any) -> list[Any]:
@@ -93,7 +109,7 @@ class _Fusion:
         self._kept = {id(var) for eqn in jaxpr.eqns for var in eqn.outvars if self._is_kept(eqn, var)}
 
     def stored(self) -> Collection[int]:
-        """The equations (``id``) whose values are to be stored."""
+        """The values (``id`` of their variables) that are to be stored."""
         work = self._work()
         loops: dict[int, frozenset[int]] = {}  # that compute a value
         found = set()
@@ -104,7 +120,7 @@ class _Fusion:
                 if kind is _ONCE and len(inside) > 1:
                     inside = own
                 elif kind is _CHEAP and len(inside) > _LOOPS and work[id(var)] >= _WORK and _is_storable(var.aval):
-                    found.add(id(eqn))
+                    found.add(id(var))
                     inside = own
                 loops[id(var)] = inside
         return found

@@ -17,7 +17,7 @@ from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
 from ..compiler.options import NAMED_KERNELS, compiler_options, cpu_options, product_precision
 from ..compiler.plan import RANDOM_STATE, Plan, on_one_place, with_fused_products, with_own_values
-from ..compiler.program import Stateless, is_stateless, single, with_values_stored
+from ..compiler.program import Stateless, is_stateless, single, storing_step
 from ..errors import CompileError, ModeError
 from ..graph.graph import Graph
 from ..graph.node import Node
@@ -168,7 +168,7 @@ class Executable:
         start = time.perf_counter()
         with jax.enable_x64(True) if self.plan.x64 else nullcontext():
             traced = function.trace(*arguments)
-            storing = with_values_stored(traced, self.plan, self._options) if self._meshes is None else None
+            storing = storing_step(traced, self.plan, self._options) if self._meshes is None else None
             if storing is not None:
                 function, traced = storing, storing.trace(*arguments)
             self.statistics.trace_seconds = time.perf_counter() - start

@@ -127,6 +127,32 @@ def test_programs_of_recurrences_grow_with_their_length(cell: Callable[..., list
                 np.testing.assert_allclose(slope, theirs.grad.numpy(), rtol=1e-3, atol=1e-4 * float(theirs.grad.abs().max()))
 
 
+def test_micro_batches_and_watches() -> None:
+    """In a job of several compiled functions, and in one that calls Python."""
+    x, seen, found = sequence(24), [], []
+    for is_repeated in (False, True):
+        flow.clear_default_session()
+
+        @flow.global_function("train")
+        def job(x: tp.Numpy.Placeholder((ROWS, 24, WIDTH))) -> tp.Numpy:
+            x = flow.unpack(x, 2) if is_repeated else x  # noqa: B023
+            xs = [flow.squeeze(flow.slice(x, [None, t, None], [None, 1, None]), [1]) for t in range(24)]
+            rate = flow.get_variable("rate", (WIDTH,), initializer=flow.constant_initializer(0.3))
+            states = average(Ours, xs, [rate])
+            if not is_repeated:  # noqa: B023
+                flow.watch(states[9], lambda state: seen.append(state.numpy()))
+            loss = flow.math.reduce_mean(flow.math.square(flow.stack(states, 1)))
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)
+            return flow.pack(flow.stack(states, 1), 2) if is_repeated else flow.stack(states, 1)  # noqa: B023
+
+        states = job(x)
+        found.append([states, flow.get_all_variables()["rate"].numpy()])
+        assert any(STORED in executable.hlo() for _, executable in job.executables)
+    np.testing.assert_allclose(seen[0], found[0][0][:, 9], rtol=1e-6)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
 def test_ordinary_layers_are_left_alone() -> None:
     @flow.global_function("train")
     def job(x: tp.Numpy.Placeholder((64, 128))) -> tp.Numpy:
@@ -174,7 +200,7 @@ def test_random_programs(draws: list[tuple[int, int, int]], results: list[int]) 
         patch.setattr(recomputed, "_LOOPS", 0)
         patch.setattr(recomputed, "_WORK", 1)
         closed = jax.make_jaxpr(program)(*arrays)
-        changed = recomputed.with_stored_values(closed, plan)
+        changed = recomputed.stored_values(closed, plan)
     if changed is not None:
         with jax.enable_checks(True):
             found = jax.jit(jax.extend.core.jaxpr_as_fun(changed))(*arrays)

@@ -11,6 +11,8 @@ import numpy as np
 from ..._base.jax import jax
 from ..layout import Meshes
 from ..plan import Plan
+from ..program import program_name
+from ..recomputed import with_values_stored
 from .execution import Call, Compiled, Free, Instruction, Move, StagedProgram, Transfer
 from .functions import Function
 from .segments import Segment
@@ -47,8 +49,9 @@ class _Made:
 class Recorder:
     """Records instructions, and compiles each function when it is first called."""
 
-    def __init__(self, program: str, meshes: Meshes, compile: Compile):
-        self._program = program
+    def __init__(self, plan: Plan, meshes: Meshes, compile: Compile):
+        self._plan = plan
+        self._program = program_name(plan)
         self._meshes = meshes
         self._compile = compile
         self._instructions: list[Instruction] = []
@@ -89,7 +92,7 @@ class Recorder:
         made = self._made.get(key)
         if made is None:
             its_name = f"{self._program}_{function.name}_{len(self._made)}"
-            made = self._made[key] = _compiled(function, its_name, arguments, self._compile)
+            made = self._made[key] = _compiled(function, its_name, arguments, self._plan, self._compile)
         self._segments[key] = None if segment is None else segment.index
         first = self._size
         leaves = [given[o] if isinstance(o, int) else self._buffer(o) for o in made.outputs]
@@ -164,7 +167,7 @@ class Recorder:
         return StagedProgram(plan, segments, functions, instructions, self._constants, self._size, (structure, returned))
 
 
-def _compiled(function: Function, name: str, arguments: tuple[Any, ...], compile: Compile) -> _Made:
+def _compiled(function: Function, name: str, arguments: tuple[Any, ...], plan: Plan, compile: Compile) -> _Made:
     """Compiles ``function`` for arguments of these shapes (pytrees of Buffers), as a function of flat lists of arrays."""
     leaves, structure = jax.tree.flatten(arguments)
     told: list[Any] = []
@@ -183,7 +186,15 @@ def _compiled(function: Function, name: str, arguments: tuple[Any, ...], compile
     if function.donates:
         keywords["donate_argnums"] = tuple(range(len(jax.tree.leaves(arguments[0]))))
     shardings = tuple(jax.tree.leaves(function.shardings))
-    traced = jax.jit(flat, out_shardings=(shardings, None), **keywords).trace(*(b.struct for b in leaves))
+    structs = [b.struct for b in leaves]
+
+    def trace(flat: Callable[..., Any]) -> Any:
+        return jax.jit(flat, out_shardings=(shardings, None), **keywords).trace(*structs)
+
+    traced = trace(flat)
+    if all(len(struct.sharding.device_set) == 1 for struct in structs):
+        storing = with_values_stored(traced, plan, name)
+        traced = traced if storing is None else trace(storing)
     made = compile(traced, [b.struct.sharding for b in leaves])
     given = zip(jax.tree.leaves(traced.out_info), jax.tree.leaves(made.output_shardings), strict=True)
     fresh = iter([jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=sharding) for info, sharding in given])

@@ -16,7 +16,6 @@ from ...graph.node import Blob
 from ..layout import Meshes, Storage
 from ..lowering import Lowering, Observer
 from ..plan import LEARNING_RATES, RANDOM_STATE, Plan
-from ..program import program_name
 from ..storing import narrow_gathers
 from ..update import counters, is_dynamic_scale, measures_anything
 from .execution import StagedProgram, Transfer
@@ -352,5 +351,5 @@ def staged(
     vmapped = frozenset() if plan.devices else plan.vmapped
     gathers = narrow_gathers(plan.compute, plan.precision, storages)
     lowering = Lowering(meshes, vmapped, plan.without_native, plan.precision, observer, plan.platform, gathers)
-    recorder = Recorder(program_name(plan), meshes, compile)
+    recorder = Recorder(plan, meshes, compile)
     return Scheduler(places, segments_of(plan, places), lowering, recorder).record(*arguments)

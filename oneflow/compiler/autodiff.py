@@ -204,6 +204,26 @@ class JointStep:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class GatheredRows:
+    """The gradient of a table: of rows that were gathered, among them equal ones, whose gradients add up."""
+
+    indices: Any
+    gradients: Any
+
+
+@dataclass(frozen=True, slots=True)
+class RowsStep:
+    """The backward pass at a node that gathers rows of a table, whose gradient stays in rows."""
+
+    node: Node
+
+    def __call__(self, indices: Any, backward: Backward) -> None:
+        cotangents = backward.of_node(self.node)
+        if cotangents is not None and cotangents[0] is not None:
+            backward.gathered[self.node] = GatheredRows(indices, cotangents[0])
+
+
 LARGE = 1 << 15
 
 
@@ -229,6 +249,7 @@ class Backward:
     def __init__(self, observer: Observer | None = None, platform: str = "cpu") -> None:
         self.observer = observer
         self.platform = platform
+        self.gathered: dict[Node, GatheredRows] = {}  # gradients of tables in rows, by the node that gathers
         self._cotangents: dict[Node, list[Any]] = {}
         self._waits: dict[Node, list[Any]] = {}
         self._blocks: dict[Node, dict[int, list[Block]]] = {}
@@ -325,6 +346,9 @@ def run_nodes(
         if is_joint:
             propagates.append(jax.tree_util.Partial(JointStep(node, lowering), *values.inputs(node)))
             wanted = tuple(i for i in wanted if i != SHARED)
+        elif node in lowering.in_rows and wanted:
+            propagates.append(jax.tree_util.Partial(RowsStep(node), values.inputs(node)[1]))
+            wanted = ()
         if wanted:
             outputs, pullback = linearize(node, values, draws, wanted)
             structs = tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs)

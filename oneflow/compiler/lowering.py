@@ -92,6 +92,7 @@ class Lowering:
       narrow_cotangents: nodes whose outputs have cotangents that were bfloat16 before.
       addends: nodes whose gradients to input 1 stay apart, as each device's addend; the mesh of the devices (``addends.py``).
       joint: nodes whose gradients to input 1 are computed together, by group (``joint_gradients.py``).
+      in_rows: gathers whose tables get their gradients in rows, and the names of the tables (``indexed_slices.py``).
       program: the name of the step.
     """
 
@@ -107,6 +108,7 @@ class Lowering:
     narrow_cotangents: Collection[Node] = ()
     addends: Mapping[Node, Any] = field(default_factory=dict)
     joint: Mapping[Node, int] = field(default_factory=dict)
+    in_rows: Mapping[Node, str] = field(default_factory=dict)
     program: str = ""
 
     def read(self, array: Any, blob: Blob, reader: Node) -> Any:

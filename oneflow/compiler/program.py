@@ -15,6 +15,7 @@ from .addends import nodes_with_addends
 from .arrangement import Arrangement
 from .autodiff import Backward, run_nodes
 from .fused_update import Devices
+from .indexed_slices import in_rows
 from .layout import Layout, Meshes, Storage, mesh_axes
 from .lowering import Lowering, Observer, Values
 from .options import with_product_precision
@@ -183,8 +184,10 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
     addends = nodes_with_addends(plan, arrangement, place_of(plan), storages, meshes) if observer is None else {}
     summed = frozenset(node.inputs[1].node.attrs["variable"] for node in addends)
     gathers = narrow_gathers(plan.compute, arrangement.precision, storages)
+    trains_alone = graph.train and meshes is None and observer is None
+    rows_of = in_rows(graph, plan.trained, plan.compute, plan.gathers, watched_nodes) if trains_alone else {}
     lowering = Lowering(
-        meshes, plan.vmapped, plan.without_native, arrangement.precision, observer, plan.platform, gathers,
+        meshes, plan.vmapped, plan.without_native, arrangement.precision, observer, plan.platform, gathers, in_rows=rows_of,
         rounded=arrangement.rounded, narrow_cotangents=arrangement.narrow_cotangents, addends=addends,
         joint=arrangement.joint if observer is None else {}, program=program_name(plan),
     )  # fmt: skip
@@ -216,7 +219,8 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
             added_up = frozenset(name for name in summed if unordered[name][0] is not None)
             devices = Devices.of(meshes, place_of(plan), storages, added_up, program_name(plan))
             measured = measure(graph, gradients)
-            updated = finish(plan, gradients, before, known, measured, counts=True, raw=unordered, devices=devices)
+            rows = {rows_of[node]: rows for node, rows in backward.gathered.items()}
+            updated = finish(plan, gradients, before, known, measured, counts=True, raw=unordered, devices=devices, rows=rows)
             if observer is not None:
                 show_updates(observer, plan, raw, gradients, variables, updated)
             new.update(updated)

@@ -39,8 +39,8 @@ _ONCE = frozenset(
     rem rsqrt sin sinh sqrt tan tanh""".split()
 )
 # a loop of its own, or, of many numbers, a call of a library, which takes some equations along. Others fuse with nothing.
-_REDUCED = frozenset(("reduce_max", "reduce_min", "reduce_sum"))
-_TAKEN_ALONG = frozenset(("mul", "square", "integer_pow"))
+_REDUCED = frozenset("reduce_max reduce_min reduce_sum".split())
+_TAKEN_ALONG = frozenset("mul square integer_pow".split())
 _MANY = 1 << 12
 
 

@@ -17,8 +17,8 @@ from ..graph.graph import Graph, Variable
 from ..graph.node import Blob
 from . import fused_update
 from .analysis import LOSS_SCALE_PREFIX, STEP_PREFIX, updates
-from .autodiff import UPDATE_SCOPE
-from .indexed_slices import keep_untouched_rows
+from .autodiff import UPDATE_SCOPE, GatheredRows
+from .indexed_slices import keep_untouched_rows, updated_rows
 from .layout import Layout, is_flat
 from .lowering import Observer, Values
 from .plan import LEARNING_RATES, Plan
@@ -155,11 +155,13 @@ def finish(
     counts: bool,
     raw: Mapping[str, tuple[Any, tuple[Any, ...]]] | None = None,
     devices: fused_update.Devices | None = None,
+    rows: Mapping[str, GatheredRows] | None = None,
 ) -> State:
     """The new values of the variables in ``gradients`` and of their optimizer slots, and of the counters if ``counts``.
 
     ``raw`` holds gradients before ``prepare``, with scalars of zero that their use must wait for. Where it has one, a fused
     update prepares that itself, so that XLA need not write the prepared one. ``devices``: those of the variables, if several.
+    ``rows`` holds raw gradients of tables in rows, in place of those in ``gradients``.
     """
     graph = plan.graph
     head = graph.objective.optimizers[0]
@@ -190,7 +192,7 @@ def finish(
             for name in known.regularized_last & mine.keys():
                 penalty = graph.variables[name].regularizer.gradient(state[name])
                 mine[name] = mine[name] + penalty.astype(mine[name].dtype)
-        new.update(_update(plan, optimizer, mine, state, rate, known))
+        new.update(_update(plan, optimizer, mine, state, rate, known, rows or {}))
     if counts and head.train_step_blob is None:
         step_name = STEP_PREFIX + graph.name
         new[step_name] = state[step_name] + jnp.asarray(1, jnp.int64)
@@ -244,13 +246,33 @@ def _flat(array: Any) -> Any:
 
 
 def _update(
-    plan: Plan, optimizer: Any, gradients: Mapping[str, Any], state: Mapping[str, Any], rate: Any, known: Numbers
-) -> State:
+    plan: Plan, optimizer: Any, gradients: Mapping[str, Any], state: Mapping[str, Any], rate: Any, known: Numbers,
+    rows: Mapping[str, GatheredRows],
+) -> State:  # fmt: skip
     new: State = {}
     for name, g in gradients.items():
         with jax.named_scope(UPDATE_SCOPE), jax.named_scope(name):
-            new.update(_update_one(plan, optimizer, name, g, state, rate, known))
+            if name in rows:
+                new.update(_update_rows(plan.graph.variables[name], optimizer, rows[name], state, rate, known))
+            else:
+                new.update(_update_one(plan, optimizer, name, g, state, rate, known))
     return new
+
+
+def _update_rows(
+    variable: Variable, optimizer: Any, rows: GatheredRows, state: Mapping[str, Any], rate: Any, known: Numbers
+) -> State:
+    suffixes = [slot.suffix for slot in optimizer.slots(variable)]
+    names = [variable.name, *(f"{variable.name}-{suffix}" for suffix in suffixes)]
+    decay = optimizer.weight_decay_of(variable.name)
+
+    def update(g: Any, arrays: Sequence[Any]) -> Sequence[Any]:
+        slots = dict(zip(suffixes, arrays[1:], strict=True))
+        x, new = optimizer.update(arrays[0], g, slots, lr=rate, step=known.step, weight_decay=decay)
+        return [x, *(new[suffix] for suffix in suffixes)]
+
+    made = updated_rows(rows, _factors(known), [state[name] for name in names], update)
+    return dict(zip(names, made, strict=True))
 
 
 def _update_one(plan: Plan, optimizer: Any, name: str, g: Any, state: Mapping[str, Any], rate: Any, known: Numbers) -> State:

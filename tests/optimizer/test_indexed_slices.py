@@ -117,3 +117,90 @@ def test_adamw_decays_the_rows_of_the_batch_only():
         table, slot = values("table", "table-m")
         np.testing.assert_allclose(table, x, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(slot, m, rtol=1e-4, atol=1e-6)
+
+
+RULES = {
+    "sgd": lambda rate: flow.optimizer.SGD(rate, momentum=0),
+    "momentum": lambda rate: flow.optimizer.SGD(rate, momentum=0.9),
+    "decay": lambda rate: flow.optimizer.SGDW(rate, momentum=0.9, weight_decay=0.5),
+    "adam": lambda rate: flow.optimizer.Adam(rate),
+    "adamw": lambda rate: flow.optimizer.AdamW(rate, weight_decay=0.5),
+    "scaled": lambda rate: flow.optimizer.SGD(
+        rate, momentum=0.9, loss_scale_policy=flow.optimizer.loss_scale.static_loss_scale(64)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64", "int8", "uint8"])
+@pytest.mark.parametrize("rule", RULES)
+def test_tables_of_many_rows_are_updated_as_those_of_few(rule: str, kind: str) -> None:
+    """Where a table has many rows for each one that is gathered, only these are read and written."""
+    few, many = 12, 300
+    table = np.random.default_rng(4).standard_normal((many, 3)).astype(np.float32)
+    batches = [[0, 3, 3, 0, 3, 11], [5, 5, 5, 5, 5, 5], [11, 0, 5, 1, 1, 0]]
+    found = []
+    for rows in (few, many):
+        flow.clear_default_session()
+        config = flow.FunctionConfig()
+        config.indexed_slices_optimizer_conf({"include_op_names": {"op_name": ["table"]}})
+
+        @flow.global_function("train", config)
+        def train(at: tp.Numpy.Placeholder((2, 3), dtype=getattr(flow, kind))) -> tuple[tp.Numpy, tp.Numpy]:
+            known = flow.get_variable("table", (rows, 3), initializer=flow.zeros_initializer())  # noqa: B023
+            other = flow.get_variable("other", (3,), initializer=flow.ones_initializer())
+            y = flow.gather(known, at) * other
+            loss = flow.math.square(y)
+            RULES[rule](flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+            return loss, known
+
+        flow.load_variables({"table": table[:rows]})
+        results = [train(np.array(batch, kind).reshape(2, 3)) for batch in batches]
+        np.testing.assert_allclose(results[0][1], table[:rows])
+        kept = {name: value.numpy() for name, value in flow.get_all_variables().items()}
+        assert (kept["table"][few:] == table[few:rows]).all()
+        found.append([*(loss for loss, _ in results), *(kept[n][:few] for n in sorted(kept) if n.startswith("table"))])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_plain_descent_of_many_rows_is_that_of_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    table = np.random.default_rng(4).standard_normal((200, 3)).astype(np.float32)
+
+    @flow.global_function("train")
+    def train(at: tp.Numpy.Placeholder((8,), dtype=flow.int32)) -> tp.Numpy:
+        y = flow.gather(flow.get_variable("table", table.shape, initializer=flow.zeros_initializer()), at)
+        loss = flow.math.reduce_sum(flow.math.square(y))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
+        return loss
+
+    flow.load_variables({"table": table})
+    theirs = torch.tensor(table, requires_grad=True)
+    descent = torch.optim.SGD([theirs], 0.1)
+    for batch in ([1, 1, 7, 199, 7, 1, 0, 5], [3, 3, 3, 3, 1, 1, 1, 1]):
+        loss = theirs[torch.tensor(batch)].square().sum()
+        descent.zero_grad()
+        loss.backward()
+        descent.step()
+        np.testing.assert_allclose(train(np.array(batch, np.int32)), loss.item(), rtol=1e-5)
+    np.testing.assert_allclose(values("table")[0], theirs.detach().numpy(), rtol=1e-5, atol=1e-6)
+    train(np.array([500, -1, 500, -1, 500, -1, 500, -1], np.int32))  # rows that no table has
+    np.testing.assert_allclose(values("table")[0], theirs.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_of_tables_that_are_watched() -> None:
+    seen = []
+
+    @flow.global_function("train")
+    def train(at: tp.Numpy.Placeholder((4,), dtype=flow.int32)) -> tp.Numpy:
+        table = flow.get_variable("table", (100, 3), initializer=flow.ones_initializer())
+        flow.watch_diff(table, lambda gradient: seen.append(gradient.numpy()))
+        loss = flow.math.reduce_sum(flow.math.square(flow.gather(table, at)))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
+        return loss
+
+    train(np.array([0, 1, 1, 99], np.int32))
+    expected = np.zeros((100, 3))
+    np.add.at(expected, [0, 1, 1, 99], 2.0)
+    np.testing.assert_allclose(seen[0], expected)
+    np.testing.assert_allclose(values("table")[0], 1 - 0.1 * expected, rtol=1e-6)

@@ -201,5 +201,10 @@ def _kind(eqn: Any) -> frozenset[str] | None:
     inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr", eqn.params.get("call")))
     if inner is None or not hasattr(inner, "eqns") or name in ("while", "scan", "cond"):
         return None
-    kinds = [_kind(each) for each in inner.eqns]
-    return None if None in kinds else next((k for k in (_REDUCED, _ONCE) if k in kinds), _CHEAP)
+    kinds = set()
+    for each in inner.eqns:
+        kind = _kind(each)
+        if kind is None:  # at the first one: a part of a long step has a thousand more
+            return None
+        kinds.add(kind)
+    return next((k for k in (_REDUCED, _ONCE) if k in kinds), _CHEAP)

@@ -217,11 +217,12 @@ class RowsStep:
     """The backward pass at a node that gathers rows of a table, whose gradient stays in rows."""
 
     node: Node
+    table: str
 
     def __call__(self, indices: Any, backward: Backward) -> None:
         cotangents = backward.of_node(self.node)
         if cotangents is not None and cotangents[0] is not None:
-            backward.gathered[self.node] = GatheredRows(indices, cotangents[0])
+            backward.gathered.setdefault(self.table, []).append(GatheredRows(indices, cotangents[0]))
 
 
 LARGE = 1 << 15
@@ -249,7 +250,7 @@ class Backward:
     def __init__(self, observer: Observer | None = None, platform: str = "cpu") -> None:
         self.observer = observer
         self.platform = platform
-        self.gathered: dict[Node, GatheredRows] = {}  # gradients of tables in rows, by the node that gathers
+        self.gathered: dict[str, list[GatheredRows]] = {}  # gradients of tables in rows, by the tables' names
         self._cotangents: dict[Node, list[Any]] = {}
         self._waits: dict[Node, list[Any]] = {}
         self._blocks: dict[Node, dict[int, list[Block]]] = {}
@@ -347,7 +348,7 @@ def run_nodes(
             propagates.append(jax.tree_util.Partial(JointStep(node, lowering), *values.inputs(node)))
             wanted = tuple(i for i in wanted if i != SHARED)
         elif node in lowering.in_rows and wanted:
-            propagates.append(jax.tree_util.Partial(RowsStep(node), values.inputs(node)[1]))
+            propagates.append(jax.tree_util.Partial(RowsStep(node, lowering.in_rows[node]), values.inputs(node)[1]))
             wanted = ()
         if wanted:
             outputs, pullback = linearize(node, values, draws, wanted)

@@ -98,7 +98,7 @@ class Plan:
     assigns: Mapping[str, Blob] = field(default_factory=dict)
     trained: tuple[Variable, ...] = ()
     read_by_rules: tuple[Blob, ...] = ()
-    gathers: Mapping[str, Node] = field(default_factory=dict)
+    gathers: Mapping[str, tuple[Node, ...]] = field(default_factory=dict)
     platform: str = "cpu"
     tensor_float_32: bool = True
     cudnn_attention: bool = False
@@ -244,9 +244,10 @@ def plan(
 
 def _rules(plan: Plan) -> Plan:
     gathers = gathers_of(plan.graph, plan.trained)
+    indices = (gather.inputs[1] for found in gathers.values() for gather in found)
     optimizers = plan.graph.objective.optimizers if plan.graph.train else ()
     blobs = [b for o in optimizers for b in (o.learning_rate_blob, o.train_step_blob) if b is not None]
-    return replace(plan, gathers=gathers, read_by_rules=(*blobs, *(gather.inputs[1] for gather in gathers.values())))
+    return replace(plan, gathers=gathers, read_by_rules=(*blobs, *indices))
 
 
 def _used_by_step(plan: Plan) -> list[Blob]:

@@ -185,7 +185,7 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
     summed = frozenset(node.inputs[1].node.attrs["variable"] for node in addends)
     gathers = narrow_gathers(plan.compute, arrangement.precision, storages)
     trains_alone = graph.train and meshes is None and observer is None
-    rows_of = in_rows(graph, plan.trained, plan.compute, plan.gathers, watched_nodes) if trains_alone else {}
+    rows_of = in_rows(graph, plan.trained, plan.path, plan.gathers, watched_nodes) if trains_alone else {}
     lowering = Lowering(
         meshes, plan.vmapped, plan.without_native, arrangement.precision, observer, plan.platform, gathers, in_rows=rows_of,
         rounded=arrangement.rounded, narrow_cotangents=arrangement.narrow_cotangents, addends=addends,
@@ -219,7 +219,7 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
             added_up = frozenset(name for name in summed if unordered[name][0] is not None)
             devices = Devices.of(meshes, place_of(plan), storages, added_up, program_name(plan))
             measured = measure(graph, gradients)
-            rows = {rows_of[node]: rows for node, rows in backward.gathered.items()}
+            rows = backward.gathered
             updated = finish(plan, gradients, before, known, measured, counts=True, raw=unordered, devices=devices, rows=rows)
             if observer is not None:
                 show_updates(observer, plan, raw, gradients, variables, updated)

@@ -155,7 +155,7 @@ def finish(
     counts: bool,
     raw: Mapping[str, tuple[Any, tuple[Any, ...]]] | None = None,
     devices: fused_update.Devices | None = None,
-    rows: Mapping[str, GatheredRows] | None = None,
+    rows: Mapping[str, Sequence[GatheredRows]] | None = None,
 ) -> State:
     """The new values of the variables in ``gradients`` and of their optimizer slots, and of the counters if ``counts``.
 
@@ -247,7 +247,7 @@ def _flat(array: Any) -> Any:
 
 def _update(
     plan: Plan, optimizer: Any, gradients: Mapping[str, Any], state: Mapping[str, Any], rate: Any, known: Numbers,
-    rows: Mapping[str, GatheredRows],
+    rows: Mapping[str, Sequence[GatheredRows]],
 ) -> State:  # fmt: skip
     new: State = {}
     for name, g in gradients.items():
@@ -260,7 +260,7 @@ def _update(
 
 
 def _update_rows(
-    variable: Variable, optimizer: Any, rows: GatheredRows, state: Mapping[str, Any], rate: Any, known: Numbers
+    variable: Variable, optimizer: Any, rows: Sequence[GatheredRows], state: Mapping[str, Any], rate: Any, known: Numbers
 ) -> State:
     suffixes = [slot.suffix for slot in optimizer.slots(variable)]
     names = [variable.name, *(f"{variable.name}-{suffix}" for suffix in suffixes)]
@@ -280,14 +280,16 @@ def _update_one(plan: Plan, optimizer: Any, name: str, g: Any, state: Mapping[st
     suffixes = [slot.suffix for slot in optimizer.slots(variable)]
     slots = {suffix: state[f"{name}-{suffix}"] for suffix in suffixes}
     decay = optimizer.weight_decay_of(name)
-    gather = plan.gathers.get(name)
+    gathers = plan.gathers.get(name)
     x = state[name]
-    if gather is None and _is_flat(variable):
+    if gathers is None and _is_flat(variable):
         x, g, slots = _flat(x), _flat(g), {suffix: _flat(slot) for suffix, slot in slots.items()}
     x, updated = optimizer.update(x, g, slots, lr=rate, step=known.step, weight_decay=decay)
     mine = {name: x, **{f"{name}-{suffix}": updated[suffix] for suffix in suffixes}}
     mine = {key: lax.reshape(value, state[key].shape) for key, value in mine.items()}
-    return mine if gather is None else keep_untouched_rows(gather, variable, mine, state, known.values)
+    if gathers is None:
+        return mine
+    return keep_untouched_rows([gather for gather in gathers if gather in plan.path], variable, mine, state, known.values)
 
 
 def _adjusted_scale(graph: Graph, policy: Any, skip: Any, state: Mapping[str, Any]) -> State:

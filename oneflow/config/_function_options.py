@@ -59,7 +59,7 @@ FUNCTION_OPTIONS: list[Option] = [
            "with one update for all. Placeholders are declared for the whole batch, readers for one micro-batch; the body sees "
            "one, results are those of all.", minimum=1),
     Option("indexed_slices_optimizer_conf", (dict,), None,
-           "SGD and Adam update only the rows that a step gathered, of variables that one gather on axis 0 alone reads; e.g. "
+           "SGD and Adam update only the rows that a step gathered, of variables that gathers on axis 0 alone read; e.g. "
            '{"include_op_names": {"op_name": ["table"]}}.', verify=_check_indexed_slices),
     Option("optimizer_placement_optimization_mode", (str,), None,
            "Where devices that share a batch store variables and optimizer states: "

@@ -76,7 +76,7 @@ class FunctionSettings:
     def concurrency_width(self, value: int) -> None:
         """no effect: the number of calls in flight adapts itself. Default: 128."""
     def indexed_slices_optimizer_conf(self, value: dict[str, Any]) -> None:
-        """SGD and Adam update only the rows that a step gathered, of variables that one gather on axis 0 alone reads; e.g.
+        """SGD and Adam update only the rows that a step gathered, of variables that gathers on axis 0 alone read; e.g.
         {"include_op_names": {"op_name": ["table"]}}. Default: None.
         """
     def optimizer_placement_optimization_mode(self, mode: Literal["non_distributed", "distributed_split"]) -> None:

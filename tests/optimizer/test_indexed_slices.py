@@ -86,8 +86,19 @@ def test_dense_where_the_pattern_does_not_match(options, told):
     assert (table != TABLE).all()
 
 
-def test_several_gathers_stay_dense():
-    train = embedding(lambda rate: flow.optimizer.SGDW(rate, weight_decay=0.5), readers=2, told="something else than one gather")
+def test_tables_that_are_read_whole_stay_dense():
+    config = flow.FunctionConfig()
+    config.indexed_slices_optimizer_conf({"include_op_names": {"op_name": ["table"]}})
+
+    @flow.global_function("train", config)
+    def train(at: tp.Numpy.Placeholder((4,), dtype=flow.int32)) -> tp.Numpy:
+        table = flow.get_variable("table", TABLE.shape, initializer=flow.zeros_initializer())
+        loss = flow.matmul(flow.gather(table, at), table, transpose_b=True)
+        flow.optimizer.SGDW(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), weight_decay=0.5).minimize(loss)
+        return loss
+
+    with pytest.warns(JobWarning, match="something else than gathers along axis 0"):
+        flow.load_variables({"table": TABLE})
     train(np.array([0, 0, 0, 0], np.int32))
     assert (values("table")[0] != TABLE).all()
 
@@ -161,6 +172,45 @@ def test_tables_of_many_rows_are_updated_as_those_of_few(rule: str, kind: str) -
         found.append([*(loss for loss, _ in results), *(kept[n][:few] for n in sorted(kept) if n.startswith("table"))])
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_several_gathers_of_one_table(rule: str) -> None:
+    """As one gather of all their indices, whether the table has few rows or many."""
+    few, many = 12, 300
+    table = np.random.default_rng(4).standard_normal((many, 3)).astype(np.float32)
+    batches = [([0, 3], [3, 11, 0], [7]), ([5, 5], [5, 5, 5], [5]), ([11, -1], [0, 12000, 5], [8])]
+    found = []
+    for rows, together in ((few, False), (many, False), (many, True)):
+        flow.clear_default_session()
+        config = flow.FunctionConfig()
+        config.indexed_slices_optimizer_conf({"include_op_names": {"op_name": ["table"]}})
+
+        @flow.global_function("train", config)
+        def train(
+            left: tp.Numpy.Placeholder((2,), dtype=flow.int64),
+            right: tp.Numpy.Placeholder((3,), dtype=flow.int32),
+            still: tp.Numpy.Placeholder((1,), dtype=flow.int32),
+        ) -> tp.Numpy:
+            known = flow.get_variable("table", (rows, 3), initializer=flow.zeros_initializer())  # noqa: B023
+            if together:  # noqa: B023
+                read = flow.gather(known, flow.concat([flow.cast(left, flow.int32), right], axis=0))
+                x, y = flow.slice(read, [0, 0], [2, 3]), flow.slice(read, [2, 0], [3, 3])
+            else:
+                x, y = flow.gather(known, left), flow.gather(known, right)
+            z = flow.stop_gradient(flow.gather(known, still))  # whose rows get no gradient, and do not move
+            loss = flow.math.reduce_sum(flow.matmul(x, y, transpose_b=True)) * flow.math.reduce_mean(z)
+            RULES[rule](flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+            return loss
+
+        flow.load_variables({"table": table[:rows]})
+        results = [train(np.array(x), np.array(y, np.int32), np.array(z, np.int32)) for x, y, z in batches]
+        kept = {name: value.numpy() for name, value in flow.get_all_variables().items()}
+        assert (kept["table"][[7, 8, 9, *range(few, rows)]] == table[[7, 8, 9, *range(few, rows)]]).all()
+        found.append([*results, *(kept[n][:few] for n in sorted(kept) if n.startswith("table"))])
+    for one, other, all_at_once in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(one, all_at_once, rtol=1e-5, atol=1e-6)
 
 
 def test_plain_descent_of_many_rows_is_that_of_pytorch() -> None:

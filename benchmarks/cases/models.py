@@ -18,12 +18,14 @@ SEPARATE = "ours, attention in separate ops"
 OURS, WITHOUT, OURS_ASYNC = "ours", "ours, without the native part", "ours, asynchronous"
 PLAIN, BEST = "JAX by hand, plain", "JAX by hand, best known"
 FUSED_LSTM = "PyTorch nn.LSTM"
+SPARSE = "PyTorch eager, sparse gradients"
 EAGER, COMPILED, TENSORFLOW = "PyTorch eager", "PyTorch torch.compile", "TensorFlow"
 TITLES = {"mlp": "MLP", "lenet": "LeNet", "resnet50": "ResNet-50, 64 x 64", "mobilenet_v2": "MobileNet-v2, 64 x 64",
           "bert_small": "BERT-small, 128 tokens", "gpt": "GPT of 4 layers of 256, 128 tokens",
           "gpt6": "GPT of 6 layers of 512, 128 tokens", "gpt_decode": "GPT of 4 layers of 256, cache of 256 tokens",
           "gpt6_decode": "GPT of 6 layers of 512, cache of 256 tokens", "lstm": "LSTM of 2 layers of 256, 32 steps",
-          "unet3d": "3-D U-Net, 32 x 32 x 32"}  # fmt: skip
+          "gru": "GRU of 128, 128 steps that are unrolled", "recommender": "A table of 1,000,000 x 16, plain descent",
+          "recommender_adam": "A table of 1,000,000 x 16, row-sparse Adam", "unet3d": "3-D U-Net, 32 x 32 x 32"}  # fmt: skip
 MODES = {"train": "training", "predict": "inference", "decode": "one token per sample"}
 # model, mode, batch, then what ours is held to: against the best peer, against PyTorch eager
 CASES: list[tuple[str, str, int, float | None, float | None]] = [
@@ -38,14 +40,17 @@ CASES: list[tuple[str, str, int, float | None, float | None]] = [
     ("gpt_decode", "decode", 1, None, 1.5),
     ("gpt_decode", "decode", 8, None, 1.5),
     ("lstm", "train", 32, None, 1.0),
+    ("gru", "train", 32, 1.0, None),
+    ("recommender", "train", 512, 1.0, None),
+    ("recommender_adam", "train", 512, 1.0, None),
     ("unet3d", "train", 2, None, 1.0),
     ("mlp", "train", 100, 1.0, None),
     ("lenet", "predict", 100, 1.1, None),
     ("lenet", "predict", 1, 1.0, None),
     ("resnet50", "predict", 8, None, 1.2),
 ]
-WITHOUT_CONVOLUTIONS = ("mlp", "bert_small", "gpt", "gpt6", "gpt_decode", "gpt6_decode", "lstm")
-NOT_IN_TENSORFLOW = ("gpt", "gpt6", "gpt_decode", "gpt6_decode", "lstm", "unet3d")  # in_tensorflow.py lacks their layers
+WITH_CONVOLUTIONS = ("lenet", "resnet50", "mobilenet_v2", "unet3d")
+IN_TENSORFLOW = ("mlp", "lenet", "resnet50", "mobilenet_v2", "bert_small")
 # relative, of mean losses or mean absolute logits: of the first step, and of the next one, which shows the update. In networks
 # whose batch normalization has 32 values to each channel, roundings alone make later steps differ without limit.
 AGREE = (2e-3, 0.03)
@@ -53,17 +58,22 @@ AGREE = (2e-3, 0.03)
 
 def contenders(model: str, mode: str, batch: int, torch_compile: bool) -> list[Contender]:
     options = {"model": model, "mode": mode, "batch": batch}
+    if model == "recommender_adam":  # JAX has no optimizer of rows alone
+        return [Contender(OURS, "benchmarks.models.in_oneflow", options),
+                Contender(SPARSE, "benchmarks.models.in_pytorch", {**options, "sparse": True})]  # fmt: skip
     found = [
         Contender(OURS, "benchmarks.models.in_oneflow", options),
         Contender(BEST, "benchmarks.models.in_jax", {**options, "best": True}),
         Contender(EAGER, "benchmarks.models.in_pytorch", options),
     ]
+    if model == "recommender":
+        found.append(Contender(SPARSE, "benchmarks.models.in_pytorch", {**options, "sparse": True}))
     if model == "lstm":
         found += [Contender(PLAIN, "benchmarks.models.in_jax", options),
                   Contender(FUSED_LSTM, "benchmarks.models.in_pytorch", {**options, "fused_lstm": True})]  # fmt: skip
     elif model in ("bert_small", "gpt6"):
         found.append(Contender(SEPARATE, "benchmarks.models.in_oneflow", {**options, "attention": False}))
-    elif model not in WITHOUT_CONVOLUTIONS:
+    elif model in WITH_CONVOLUTIONS:
         found.insert(1, Contender(WITHOUT, "benchmarks.models.in_oneflow", {**options, "native": False}))
         found.append(Contender(PLAIN, "benchmarks.models.in_jax", options))
     if mode == "train":
@@ -71,7 +81,7 @@ def contenders(model: str, mode: str, batch: int, torch_compile: bool) -> list[C
     if torch_compile:
         found.append(Contender(COMPILED, "benchmarks.models.in_pytorch", {**options, "compiled": True}))
     python = os.environ.get("BENCHMARK_TENSORFLOW", "")
-    if model in NOT_IN_TENSORFLOW:
+    if model not in IN_TENSORFLOW:
         return found
     return [*found, Contender(TENSORFLOW, "benchmarks.models.in_tensorflow", options, python=python)]
 
@@ -87,7 +97,7 @@ def agreed(running: dict[str, Process], limits: tuple[float, float] = AGREE) -> 
 
 def checks(result: Race, best_peer: float | None, eager: float | None) -> list[Check]:
     found = []
-    peers = [p for p in (PLAIN, BEST, EAGER, FUSED_LSTM, COMPILED, TENSORFLOW) if p in result.seconds]
+    peers = [p for p in (PLAIN, BEST, EAGER, FUSED_LSTM, SPARSE, COMPILED, TENSORFLOW) if p in result.seconds]
     fastest = min(peers, key=lambda p: result.spread(p).median, default=None)
     for label in peers:
         ratio = result.ratio(label, OURS)

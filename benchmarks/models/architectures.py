@@ -14,13 +14,14 @@ import numpy as np
 from ..data import Losses
 
 VOCABULARY, LENGTH, WIDTH, HEADS, DEPTH = 30522, 128, 512, 8, 4  # of BERT-small
+STEPS, ROWS = 128, 1_000_000  # of the GRU; of the recommender's table
 CONTEXT = 256  # positions of the cache that a decode step reads
 MOMENTUM, RATE = 0.9, 0.001
 
 
 @dataclass(frozen=True)
 class Model:
-    """``build(nn, inputs)`` computes logits of (samples, classes). ``rule`` is "sgd", "momentum" or "adam".
+    """``build(nn, inputs)`` computes logits of (samples, classes). ``rule``: "sgd", "momentum", "adam", "row-sparse adam".
 
     With ``context`` the model is a decode step: it takes one token per sample, and ``nn`` keeps the keys and values of that many.
     """
@@ -200,7 +201,7 @@ def recurrence(nn: Any, x: Any, name: str, width: int, length: int) -> Any:
     outputs = []
     for inputs in nn.steps(nn.dense(x, name + "-x", 4 * width), length):
         gates = inputs if hidden is None else nn.add(inputs, nn.times(hidden, name + "-h", 4 * width))
-        i, f, g, o = nn.quarters(gates)
+        i, f, g, o = nn.split(gates, 4)
         new = nn.mul(nn.sigmoid(i), nn.tanh(g))
         cell = new if cell is None else nn.add(nn.mul(nn.sigmoid(f), cell), new)
         hidden = nn.mul(nn.sigmoid(o), nn.tanh(cell))
@@ -213,6 +214,27 @@ def lstm(nn: Any, tokens: Any) -> Any:
     for i in range(2):
         x = nn.lstm(x, f"lstm{i}", 256, 32)
     return nn.dense(x, "output", 1000)
+
+
+def gru(nn: Any, tokens: Any) -> Any:
+    """Step by step; each state is read by elementwise ops alone, besides the product of the next step."""
+    x, width = nn.embedded(nn.table("words", 1000, 64), tokens), 128
+    hidden = None
+    for inputs in nn.steps(nn.dense(x, "x", 3 * width), STEPS):
+        if hidden is None:
+            _, z, n = nn.split(inputs, 3)
+            hidden = nn.mul(nn.sigmoid(z), nn.tanh(n))
+            continue
+        (r, z, n), (from_r, from_z, from_n) = nn.split(inputs, 3), nn.split(nn.times(hidden, "h", 3 * width), 3)
+        new = nn.tanh(nn.add(n, nn.mul(nn.sigmoid(nn.add(r, from_r)), from_n)))
+        hidden = nn.add(hidden, nn.mul(nn.sigmoid(nn.add(z, from_z)), nn.sub(new, hidden)))
+    return nn.dense(hidden, "output", 1000)
+
+
+def recommender(nn: Any, features: Any) -> Any:
+    """Each sample reads 26 rows of a table of a million."""
+    x = nn.grouped(nn.embedded(nn.table("features", ROWS, 16), features), 26)
+    return nn.dense(nn.relu(nn.dense(x, "hidden", 128)), "output", 10)
 
 
 def unet3d(nn: Any, x: Any) -> Any:
@@ -243,5 +265,8 @@ MODELS = {
     "gpt_decode": Model(gpt_decode, 1, (CONTEXT,), 8192, "", vocabulary=8192, context=CONTEXT),
     "gpt6_decode": Model(gpt6_decode, 1, (CONTEXT,), 8192, "", vocabulary=8192, context=CONTEXT),
     "lstm": Model(lstm, 32, (32,), 1000, "sgd", vocabulary=1000, labels=32),
+    "gru": Model(gru, 32, (STEPS,), 1000, "sgd", vocabulary=1000),
+    "recommender": Model(recommender, 512, (26,), 10, "sgd", vocabulary=ROWS),
+    "recommender_adam": Model(recommender, 512, (26,), 10, "row-sparse adam", vocabulary=ROWS),
     "unet3d": Model(unet3d, 2, (1, 32, 32, 32), 4, "momentum", labels=32**3),
 }

@@ -164,8 +164,14 @@ class Layers:
         x = x.reshape(-1, length, x.shape[1])
         return [x[:, t] for t in range(length)]
 
-    def quarters(self, x: Any) -> Any:
-        return jnp.split(x, 4, 1)
+    def sub(self, x: Any, y: Any) -> Any:
+        return x - y
+
+    def split(self, x: Any, parts: int) -> Any:
+        return jnp.split(x, parts, 1)
+
+    def grouped(self, x: Any, rows: int) -> Any:
+        return x.reshape(-1, rows * x.shape[1])
 
     def joined(self, outputs: Any) -> Any:
         return jnp.stack(outputs, 1).reshape(-1, outputs[0].shape[1])

@@ -118,6 +118,7 @@ class Layers:
         return flow.reshape(flow.matmul(flow.nn.softmax(scores), caches[1]), (batch, width))
 
     mul = staticmethod(flow.math.multiply)
+    sub = staticmethod(flow.math.subtract)
     sigmoid = staticmethod(flow.math.sigmoid)
     tanh = staticmethod(flow.math.tanh)
 
@@ -128,9 +129,12 @@ class Layers:
         x = flow.reshape(x, (-1, length, x.shape[1]))
         return [x[:, t] for t in range(length)]
 
-    def quarters(self, x: Any) -> Any:
-        width = x.shape[1] // 4
-        return [x[:, i * width : (i + 1) * width] for i in range(4)]
+    def split(self, x: Any, parts: int) -> Any:
+        width = x.shape[1] // parts
+        return [x[:, i * width : (i + 1) * width] for i in range(parts)]
+
+    def grouped(self, x: Any, rows: int) -> Any:
+        return flow.reshape(x, (-1, rows * x.shape[1]))
 
     def joined(self, outputs: Any) -> Any:
         return flow.reshape(flow.stack(outputs, 1), (-1, outputs[0].shape[1]))
@@ -157,6 +161,8 @@ def make(
         flow.config.cpu_device_num(devices or 1)
     config = flow.FunctionConfig()
     config.enable_auto_mixed_precision(precision == "bfloat16")
+    if about.rule == "row-sparse adam":
+        config.indexed_slices_optimizer_conf({"include_op_names": {"op_name": ["features"]}})
     inputs, labels = about.data(batch or about.batch)
     if mode == "decode":
         inputs = inputs[:, 0]
@@ -173,8 +179,8 @@ def make(
         @flow.global_function(type="train", function_config=config)
         def job(x: tp.Numpy.Placeholder(inputs.shape, kind), y: tp.Numpy.Placeholder(labels.shape, flow.int32)) -> returns:
             loss = flow.nn.sparse_softmax_cross_entropy_with_logits(y, body(x))
-            rate = flow.optimizer.PiecewiseConstantScheduler([], [1e-4 if about.rule == "adam" else RATE])
-            if about.rule == "adam":
+            rate = flow.optimizer.PiecewiseConstantScheduler([], [1e-4 if "adam" in about.rule else RATE])
+            if "adam" in about.rule:
                 flow.optimizer.Adam(rate, do_bias_correction=True).minimize(loss)
             else:
                 flow.optimizer.SGD(rate, momentum=MOMENTUM if about.rule == "momentum" else 0).minimize(loss)

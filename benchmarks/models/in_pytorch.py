@@ -14,8 +14,8 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by rank
 
 
 class Layers:
-    def __init__(self, weights: dict[str, torch.Tensor], training: bool, fused_lstm: bool = False):
-        self.weights, self._training, self._fused_lstm = weights, training, fused_lstm
+    def __init__(self, weights: dict[str, torch.Tensor], training: bool, fused_lstm: bool = False, sparse: bool = False):
+        self.weights, self._training, self._fused_lstm, self._sparse = weights, training, fused_lstm, sparse
         self.position, self._caches = 0, {}
 
     def _weight(self, name: str, shape: tuple[int, ...], kind: str = "normal") -> Any:
@@ -80,7 +80,7 @@ class Layers:
         return self._weight(name, (rows, width), "embedding")
 
     def embedded(self, table: Any, tokens: Any) -> Any:
-        return functional.embedding(tokens.reshape(-1), table)
+        return functional.embedding(tokens.reshape(-1), table, sparse=self._sparse)
 
     def add_rows(self, x: Any, name: str, rows: int, width: int) -> Any:
         return (x.reshape(-1, rows, width) + self._weight(name, (rows, width), "embedding")).reshape(-1, width)
@@ -107,6 +107,7 @@ class Layers:
         return functional.scaled_dot_product_attention(q, keys, values).reshape(batch, width)
 
     mul = staticmethod(torch.mul)
+    sub = staticmethod(torch.sub)
     sigmoid = staticmethod(torch.sigmoid)
     tanh = staticmethod(torch.tanh)
 
@@ -116,8 +117,11 @@ class Layers:
     def steps(self, x: Any, length: int) -> Any:
         return x.reshape(-1, length, x.shape[1]).unbind(1)
 
-    def quarters(self, x: Any) -> Any:
-        return x.chunk(4, 1)
+    def split(self, x: Any, parts: int) -> Any:
+        return x.chunk(parts, 1)
+
+    def grouped(self, x: Any, rows: int) -> Any:
+        return x.reshape(-1, rows * x.shape[1])
 
     def joined(self, outputs: Any) -> Any:
         return torch.stack(outputs, 1).flatten(0, 1)
@@ -146,9 +150,13 @@ def decoder(model: str, batch: int, compiled: bool) -> Any:
 
 
 def make(
-    model: str, mode: str, batch: int = 0, compiled: bool = False, precision: str = "", device: str = "", fused_lstm: bool = False
-) -> Any:
-    """``precision`` as for ours; ``device`` is "cuda", "cpu", or "" for the CPU. ``fused_lstm``: as ``torch.nn.LSTM``."""
+    model: str, mode: str, batch: int = 0, compiled: bool = False, precision: str = "", device: str = "",
+    fused_lstm: bool = False, sparse: bool = False,
+) -> Any:  # fmt: skip
+    """``precision`` as for ours; ``device`` is "cuda", "cpu", or "" for the CPU. ``fused_lstm``: as ``torch.nn.LSTM``.
+
+    ``sparse``: gradients of tables have the rows that were read.
+    """
     if mode == "decode":
         return decoder(model, batch, compiled)
     about = MODELS[model]
@@ -172,7 +180,7 @@ def make(
 
     def forward(x: Any) -> Any:
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
-            return about.build(Layers(weights, training, fused_lstm), x).float()
+            return about.build(Layers(weights, training, fused_lstm, sparse), x).float()
 
     forward = torch.compile(forward) if compiled else forward
     if not training:
@@ -183,18 +191,23 @@ def make(
 
         return loop(predict, inputs, labels)
     trained = [w for w in weights.values() if w.requires_grad]
+    tables = [w for name, w in weights.items() if sparse and name == "features"]
+    others = [w for w in trained if not any(w is table for table in tables)]
     rules = {
-        "sgd": lambda: torch.optim.SGD(trained, RATE, fused=True),
-        "momentum": lambda: torch.optim.SGD(trained, RATE, MOMENTUM, fused=True),
-        "adam": lambda: torch.optim.Adam(trained, 1e-4, fused=True),
+        "sgd": lambda: [torch.optim.SGD(others, RATE, fused=True), *(torch.optim.SGD([table], RATE) for table in tables)],
+        "momentum": lambda: [torch.optim.SGD(trained, RATE, MOMENTUM, fused=True)],
+        "adam": lambda: [torch.optim.Adam(trained, 1e-4, fused=True)],
+        "row-sparse adam": lambda: [torch.optim.Adam(others, 1e-4, fused=True), torch.optim.SparseAdam(tables, 1e-4)],
     }
-    optimizer = rules[about.rule]()
+    optimizers = rules[about.rule]()
 
     def step(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         each = functional.cross_entropy(forward(put(x)), put(y).long(), reduction="none")
-        optimizer.zero_grad(set_to_none=True)
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
         each.mean().backward()
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         return each.detach().cpu().numpy()
 
     return loop(step, inputs, labels)

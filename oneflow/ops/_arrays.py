@@ -182,6 +182,9 @@ def where_else_zero(mask: Array, x: Array) -> Array:
     return lax.select(mask, x, lax.full_like(x, 0))
 
 
+_LARGE = 1 << 15  # numbers, from which on a condition takes less time than to look at each of them
+
+
 def largest_of(x: Array, axes: tuple[int, ...]) -> Array:
     """``lax.reduce_max``; NaN where there is one."""
     return _with_nans(lax.reduce_max(x, axes), x, axes)
@@ -197,8 +200,15 @@ def _with_nans(found: Array, x: Array, axes: tuple[int, ...]) -> Array:
     if not jnp.issubdtype(x.dtype, np.floating):
         return found
 
-    def marks(x: Array) -> Array:
+    def exact(x: Array) -> Array:
         return lax.reduce_sum(where_else_zero(lax.ne(x, x), x), axes)
+
+    def marks(x: Array) -> Array:
+        if math.prod(x.shape) < _LARGE:
+            return exact(x)
+        total = lax.reduce_sum(x, axes)  # by the library as well, NaN where there is a NaN, or two infinities
+        is_nan = lax.ne(total, total)
+        return lax.cond(lax.reduce_or(is_nan, range(is_nan.ndim)), exact, lambda _: lax.full_like(found, 0), x)
 
     marked = lax.platform_dependent(lax.stop_gradient(x), cpu=marks, default=lambda x: lax.full_like(found, 0))
     return select(lax.ne(marked, marked), marked, found)

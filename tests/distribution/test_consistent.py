@@ -351,3 +351,19 @@ def test_a_placement_outside_of_a_job_is_inert():
 
         assert job.graph.scope.placement.devices == ((0, 0),)
     assert job().tolist() == [1.0]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_extremes_of_split_arrays_with_nans(axis: int) -> None:
+    flow.config.cpu_device_num(2)
+
+    @flow.global_function()
+    def extremes(x: tp.Numpy.Placeholder((64, 1024))) -> tuple[tp.Numpy, tp.Numpy]:
+        with flow.scope.placement("cpu", "0:0-1"):
+            parts = x.with_distribute(flow.distribute.split(0)) * 1.0
+            return flow.math.reduce_max(parts, axis), flow.math.reduce_min(parts, axis)
+
+    x = np.random.default_rng(0).standard_normal((64, 1024)).astype(np.float32)
+    for given in (x, np.where(x > 3, np.nan, x), np.where(x > 0, -np.inf, np.inf)):
+        for found, expected in zip(extremes(given), (given.max(axis), given.min(axis)), strict=True):
+            np.testing.assert_array_equal(found, expected)

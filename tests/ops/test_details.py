@@ -251,7 +251,7 @@ def test_cross_entropy_keeps_its_precision_where_logits_share_a_large_offset(kin
 # --- NaNs
 
 
-@pytest.mark.parametrize("shape", [(3, 17), (5, 1000), (64, 64), (2, 16, 9)])
+@pytest.mark.parametrize("shape", [(3, 17), (5, 1000), (64, 64), (2, 16, 9), (40, 1000)])
 @pytest.mark.parametrize("axis", [0, -1, None])
 def test_extremes_of_numbers_with_nans_are_nans(shape: tuple[int, ...], axis: int | None) -> None:
     @flow.global_function()
@@ -259,7 +259,8 @@ def test_extremes_of_numbers_with_nans_are_nans(shape: tuple[int, ...], axis: in
         return flow.math.reduce_max(x, axis), flow.math.reduce_min(x, axis)
 
     x = floats(*shape).astype(np.float32)
-    for given in (x, np.where(x > 1.9, np.nan, x), np.full_like(x, np.nan), np.where(x > 0, -np.inf, np.inf)):
+    huge = x * np.float32(1e38)  # whose sum overflows
+    for given in (x, np.where(x > 1.9, np.nan, x), np.full_like(x, np.nan), np.where(x > 0, -np.inf, np.inf), huge):
         for found, expected in zip(extremes(given), (given.max(axis), given.min(axis)), strict=True):
             np.testing.assert_array_equal(found, np.reshape(expected, found.shape))
 

@@ -67,7 +67,11 @@ def _reads_rows(node: Node, table: Node) -> bool:
     return gathers_rows is not None and gathers_rows(node.attrs) and first is table and second is not table
 
 
-_ROWS = 4  # of a table for each one that is gathered; from there on the gathered ones are updated by themselves
+def _has_many_rows(table: Variable, gathered: int, was_asked: bool) -> bool:
+    """Whether to update the rows that were gathered by themselves takes less time than a dense update, masked if asked for."""
+    width = math.prod(table.shape[1:])
+    for_each = 4 if was_asked or width >= 64 else 8 if width >= 4 else 32
+    return for_each * gathered <= table.shape[0]
 
 
 def in_rows(
@@ -86,12 +90,13 @@ def in_rows(
         if optimizer is None or variable.blob is None or variable.blob.node in watched:
             continue
         moves_others = optimizer.slots(variable) or optimizer.weight_decay_of(variable.name)
-        if moves_others and variable.name not in asked:
+        was_asked = variable.name in asked
+        if moves_others and not was_asked:
             continue
         gathers = [node for node in _gathers_of(graph, variable, optimizer)[1] if node in path]
         in_blocks = any(node.scope.options.get("checkpointing") for node in gathers)  # whose gradients are those of a whole block
         count = sum(math.prod(node.inputs[1].shape) for node in gathers)
-        if not in_blocks and _ROWS * count <= variable.shape[0]:
+        if not in_blocks and _has_many_rows(variable, count, was_asked):
             found.update(dict.fromkeys(gathers, variable.name))
     return found
 
@@ -117,8 +122,10 @@ def updated_rows(
     first = jnp.full((count,), at.size, jnp.int32).at[at].min(places, mode="drop")
     place = first.at[at].get(mode="fill", fill_value=at.size)
     gradients = [lax.reshape(gathered.gradients, (gathered.indices.size, *arrays[0].shape[1:])) for gathered in rows]
-    each = lax.concatenate([g.astype(arrays[0].dtype) for g in gradients], 0)
-    total = jnp.zeros_like(each).at[place].add(each, mode="drop").at[place].get(mode="fill", fill_value=0)
+    kind = arrays[0].dtype
+    wide = jnp.promote_types(kind, jnp.float32)  # in 16 bits a sum stops growing at a few hundred equal rows
+    each = lax.concatenate([g.astype(wide) for g in gradients], 0)
+    total = jnp.zeros_like(each).at[place].add(each, mode="drop").at[place].get(mode="fill", fill_value=0).astype(kind)
     for factor in factors:
         total = total * jnp.asarray(factor, total.dtype)
     new = update(total, [array.at[at].get(mode=lax.GatherScatterMode.CLIP) for array in arrays])

@@ -5,7 +5,8 @@ next one and by something else, every loop computes all steps before its own, as
 whose values are all results: for n steps both the program and the time to run it grow with n ** 2.
 
 A value that would be computed in more than ``_LOOPS`` loops passes through a call of the native part, which fuses with nothing.
-Which loops these are is told by the rules of XLA's fusion of instructions, as far as a few properties of an equation can tell.
+So does one behind ``_LONGEST`` equations that would become one loop, which XLA would compile for minutes. What becomes one loop
+is told by the rules of XLA's fusion of instructions, as far as a few properties of an equation can tell.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .plan import Plan
 
 _LOOPS = 5  # that may compute a value
 _WORK = 12  # equations from which a value is computed, of about its size: fewer take no longer than to read it
+_LONGEST = 400  # equations in a row that become one loop: XLA takes the square of their number to compile it, and more
 _SIZES = range(2, (1 << 20) + 1)  # numbers; larger values take longer to store
 
 # Of the primitives of JAX, by what XLA makes of them: a loop that is fused into all of its readers,
@@ -123,6 +125,19 @@ class _Fusion:
                     found.add(id(var))
                     inside = own
                 loops[id(var)] = inside
+        return found | self._ends_of_long_loops(found)
+
+    def _ends_of_long_loops(self, stored: Collection[int]) -> Collection[int]:
+        """The values to be stored besides, so that no loop computes more than ``_LONGEST`` equations in a row."""
+        found = set()
+        depth: dict[int, int] = {}
+        for eqn in self._eqns:
+            deepest = 1 + max((depth.get(id(var), 0) for var in _read(eqn)), default=0)
+            for var in eqn.outvars:
+                is_long = deepest >= _LONGEST and self._kinds[id(eqn)] is _CHEAP and _is_storable(var.aval)
+                if is_long:
+                    found.add(id(var))
+                depth[id(var)] = 0 if is_long or id(var) in stored or self._is_in_memory(eqn, var) else deepest
         return found
 
     def _note_library(self, eqn: Any) -> None:
@@ -167,11 +182,12 @@ class _Fusion:
             inputs = [found.get(id(var), 0) for var in _read(eqn) if 2 * var.aval.size >= size]
             count = min(sum(inputs) + (kind is not _VIEWS), _WORK)
             for var in eqn.outvars:
-                is_in_memory = (
-                    kind in (None, _REDUCED) or id(var) in self._kept or (kind is _ONCE and len(self._readers_of(var)) > 1)
-                )
-                found[id(var)] = 0 if is_in_memory else count
+                found[id(var)] = 0 if self._is_in_memory(eqn, var) else count
         return found
+
+    def _is_in_memory(self, eqn: Any, var: Any) -> bool:
+        kind = self._kinds[id(eqn)]
+        return kind in (None, _REDUCED) or id(var) in self._kept or (kind is _ONCE and len(self._readers_of(var)) > 1)
 
 
 def _read(eqn: Any) -> list[Any]:

@@ -182,9 +182,6 @@ def where_else_zero(mask: Array, x: Array) -> Array:
     return lax.select(mask, x, lax.full_like(x, 0))
 
 
-_LARGE = 1 << 15  # numbers, from which on a condition takes less time than to look at each of them
-
-
 def largest_of(x: Array, axes: tuple[int, ...]) -> Array:
     """``lax.reduce_max``; NaN where there is one."""
     return _with_nans(lax.reduce_max(x, axes), x, axes)
@@ -204,7 +201,7 @@ def _with_nans(found: Array, x: Array, axes: tuple[int, ...]) -> Array:
         return lax.reduce_sum(where_else_zero(lax.ne(x, x), x), axes)
 
     def marks(x: Array) -> Array:
-        if math.prod(x.shape) < _LARGE:
+        if not has_many_numbers(x, 1 << 15):  # a condition takes longer than to look at each of them
             return exact(x)
         total = lax.reduce_sum(x, axes)  # by the library as well, NaN where there is a NaN, or two infinities
         is_nan = lax.ne(total, total)
@@ -212,6 +209,11 @@ def _with_nans(found: Array, x: Array, axes: tuple[int, ...]) -> Array:
 
     marked = lax.platform_dependent(lax.stop_gradient(x), cpu=marks, default=lambda x: lax.full_like(found, 0))
     return select(lax.ne(marked, marked), marked, found)
+
+
+def has_many_numbers(x: Array, least: int) -> bool:
+    """Whether an array has so many, as far as its sizes are known."""
+    return all(isinstance(size, int) for size in x.shape) and math.prod(x.shape) >= least
 
 
 def root_of(x: Array) -> Array:

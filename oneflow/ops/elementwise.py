@@ -30,6 +30,7 @@ from ._arrays import (
 )
 from ._emit import as_is, emit, emit_many, fail, is_number, op, want
 from ._int8 import BOUND, GATE, RECTIFY
+from ._sine import cosine_of, sine_of
 
 
 class Unary(Protocol):
@@ -142,7 +143,7 @@ asinh = unary("asinh", "The inverse hyperbolic sine.", lambda x: lax.asinh(x))
 atan = unary("atan", "The arc tangent in [-pi/2, pi/2].", lambda x: lax.atan(x))
 atanh = unary("atanh", "The inverse hyperbolic tangent.", lambda x: lax.atanh(x))
 ceil = unary("ceil", "The smallest whole number >= x; its gradient is 0.", lambda x: lax.ceil(x), example="1.2 -> 2.0")
-cos = unary("cos", "The cosine of x in radians.", lambda x: lax.cos(x))
+cos = unary("cos", "The cosine of x in radians.", cosine_of, grad=lambda x, y, dy: lax.neg(lax.mul(dy, sine_of(x))))
 cosh = unary("cosh", "The hyperbolic cosine.", lambda x: lax.cosh(x))
 erf = unary("erf", "The error function, 2/sqrt(pi) times the integral of exp(-t**2) from 0 to x.", lambda x: lax.erf(x))
 erfc = unary("erfc", "1 - erf(x), without cancellation for large x.", lambda x: lax.erfc(x))
@@ -174,7 +175,7 @@ sigmoid = unary(
 )
 sigmoid_v2 = unary("sigmoid_v2", "1 / (1 + exp(-x)); the same as sigmoid.", lambda x: lax.logistic(x), lstm="logistic")
 sign = unary("sign", "-1, 0 or 1; its gradient is 0.", lambda x: lax.sign(x), integers=True)
-sin = unary("sin", "The sine of x in radians.", lambda x: lax.sin(x))
+sin = unary("sin", "The sine of x in radians.", sine_of, grad=lambda x, y, dy: lax.mul(dy, cosine_of(x)))
 sinh = unary("sinh", "The hyperbolic sine.", lambda x: lax.sinh(x))
 softplus = unary(
     "softplus", "log(1 + exp(x)), without overflow.", softplus_of, grad=lambda x, y, dy: lax.mul(dy, lax.logistic(x))

@@ -298,18 +298,28 @@ def _angle(x: Array) -> Array:
 
 def _margin_grad(inputs: Any, outputs: Any, cotangents: Any, *, m1: float, m2: float, m3: float) -> tuple[Array, None]:
     (x, labels), dy = inputs, cotangents[0]
-    angle = _angle(x)
+    hit = _at_label(labels, x)
+    if m1 == 1 and m2 == 0:
+        return dy, None
+    angle = _angle(_picked(hit, x))
     smallest = math.sqrt(float(jnp.finfo(x.dtype).eps))  # the sine of the smallest angle whose cosine is < 1
-    sine = lax.max(lax.sin(angle), full(smallest, x))
+    sine = lax.max(lax.sin(angle), full(smallest, angle))
     turned = lax.sin(lax.add(lax.mul(angle, like(m1, x)), like(m2, x)))
-    slope = full(1, x) if m1 == 1 and m2 == 0 else lax.div(lax.mul(turned, like(m1, x)), sine)
-    return select(_at_label(labels, x), lax.mul(dy, slope), dy), None
+    slope = lax.div(lax.mul(turned, like(m1, x)), sine)
+    return select(hit, lax.mul(dy, _in_each_column(slope, x)), dy), None
 
 
 @op("combined_margin_loss", grad=_margin_grad, nondifferentiable=(1,))
 def _combined_margin(x: Array, labels: Array, *, m1: float, m2: float, m3: float) -> Array:
-    moved = x if m1 == 1 and m2 == 0 else lax.cos(lax.add(lax.mul(_angle(x), like(m1, x)), like(m2, x)))
-    return select(_at_label(labels, x), lax.sub(moved, like(m3, x)), x)
+    hit = _at_label(labels, x)
+    cosine = _picked(hit, x)  # one per row: angles of all classes would take most of a step
+    if m1 != 1 or m2 != 0:
+        cosine = lax.cos(lax.add(lax.mul(_angle(cosine), like(m1, x)), like(m2, x)))
+    return select(hit, _in_each_column(lax.sub(cosine, like(m3, x)), x), x)
+
+
+def _in_each_column(rows: Array, x: Array) -> Array:
+    return lax.broadcast_in_dim(rows, x.shape, (0,))
 
 
 def combined_margin_loss(x: Blob, label: Blob, m1: float = 1, m2: float = 0, m3: float = 0, name: str | None = None) -> Blob:

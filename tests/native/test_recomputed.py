@@ -153,6 +153,31 @@ def test_micro_batches_and_watches() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+def test_long_loops_are_cut() -> None:
+    """XLA would compile one loop of all these steps for minutes."""
+    steps, start = 700, np.linspace(-1, 1, 24, dtype=np.float32).reshape(8, 3)
+
+    @flow.global_function("train")
+    def job() -> tp.Numpy:
+        y = z = flow.get_variable("y", (8, 3), initializer=flow.zeros_initializer())
+        for _ in range(steps):
+            z = flow.nn.relu(z) * 0.5 + y * 0.1
+        loss = flow.math.reduce_sum(flow.math.square(z))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)
+        return z
+
+    flow.load_variables({"y": start})
+    found = job()
+    assert job.executables[-1][1].hlo().count(STORED) > 3
+    theirs = torch.tensor(start, requires_grad=True)
+    z = theirs
+    for _ in range(steps):
+        z = torch.relu(z) * 0.5 + theirs * 0.1
+    z.square().sum().backward()
+    np.testing.assert_allclose(found, z.detach().numpy(), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(start - flow.get_all_variables()["y"].numpy(), theirs.grad.numpy(), rtol=1e-4, atol=1e-6)
+
+
 def test_ordinary_layers_are_left_alone() -> None:
     @flow.global_function("train")
     def job(x: tp.Numpy.Placeholder((64, 128))) -> tp.Numpy:

@@ -265,6 +265,47 @@ def test_extremes_of_numbers_with_nans_are_nans(shape: tuple[int, ...], axis: in
             np.testing.assert_array_equal(found, np.reshape(expected, found.shape))
 
 
+# --- sines of many numbers
+
+
+@pytest.mark.parametrize("largest", [3.0, 8000.0, 1e6])
+def test_sines_and_cosines_of_many_numbers(largest: float) -> None:
+    special_ones = [0.0, 1e-30, largest, -largest, *(np.arange(-5, 6) * np.pi / 2)]
+    x = np.append(np.linspace(-largest, largest, 9000), special_ones).astype(np.float32)
+    seen = []
+
+    @flow.global_function("train")
+    def turned(up: tp.Numpy.Placeholder(x.shape)) -> tuple[tp.Numpy, tp.Numpy]:
+        angles = flow.get_variable("angles", x.shape, initializer=flow.zeros_initializer())
+        flow.watch_diff(angles, lambda gradient: seen.append(gradient.numpy()))
+        sine, cosine = flow.math.sin(angles), flow.math.cos(angles)
+        loss = flow.math.reduce_sum(sine * up + cosine * 2.0)
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.0]), momentum=0).minimize(loss)
+        return sine, cosine
+
+    wide = x.astype(np.float64)
+    flow.load_variables({"angles": x})
+    sine, cosine = turned(np.full_like(x, 3))
+    np.testing.assert_allclose(sine, np.sin(wide), rtol=3e-7, atol=1e-9)
+    np.testing.assert_allclose(cosine, np.cos(wide), rtol=3e-7, atol=1e-9)
+    np.testing.assert_allclose(seen[0], 3 * np.cos(wide) - 2 * np.sin(wide), rtol=1e-5, atol=1e-6)
+
+
+def test_sines_of_many_numbers_that_are_not_finite() -> None:
+    x = np.linspace(-3, 3, 5000).astype(np.float32)
+    x[[0, 1, 2, 3]] = np.nan, np.inf, -np.inf, -0.0
+
+    @flow.global_function()
+    def sines(x: tp.Numpy.Placeholder(x.shape)) -> tp.Numpy:
+        return flow.math.sin(x)
+
+    for given in (x, np.nan_to_num(x, posinf=1, neginf=1)):
+        found = sines(given)
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_allclose(found, np.sin(given), rtol=1e-6, atol=1e-9)
+        assert np.signbit(found[3])
+
+
 # --- integers where a reader of the program expects fractions
 
 

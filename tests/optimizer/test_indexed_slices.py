@@ -215,7 +215,7 @@ def test_several_gathers_of_one_table(rule: str) -> None:
 
 def test_plain_descent_of_many_rows_is_that_of_pytorch() -> None:
     torch = pytest.importorskip("torch")
-    table = np.random.default_rng(4).standard_normal((200, 3)).astype(np.float32)
+    table = np.random.default_rng(4).standard_normal((300, 3)).astype(np.float32)
 
     @flow.global_function("train")
     def train(at: tp.Numpy.Placeholder((8,), dtype=flow.int32)) -> tp.Numpy:
@@ -254,3 +254,20 @@ def test_gradients_of_tables_that_are_watched() -> None:
     np.add.at(expected, [0, 1, 1, 99], 2.0)
     np.testing.assert_allclose(seen[0], expected)
     np.testing.assert_allclose(values("table")[0], 1 - 0.1 * expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_equal_rows_of_16_bits_add_up_in_32(kind: str) -> None:
+    count = 5000
+
+    @flow.global_function("train")
+    def train(at: tp.Numpy.Placeholder((count,), dtype=flow.int32)) -> tp.Numpy:
+        table = flow.get_variable("table", (40_000, 4), dtype=getattr(flow, kind), initializer=flow.zeros_initializer())
+        loss = flow.math.reduce_sum(flow.gather(table, at))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [2.0**-10]), momentum=0).minimize(loss)
+        return loss
+
+    train(np.full(count, 3, np.int32))
+    (table,) = values("table")
+    np.testing.assert_allclose(table[3].astype(np.float32), -count / 2**10, rtol=0.01)
+    assert not table[:3].any() and not table[4:].any()

@@ -20,7 +20,7 @@ from . import int8_kernels as kernels
 from . import packed_products as packed
 from .analysis import ancestors, in_topological_order
 from .int8_analysis import (
-    ZERO_POINT_OF_WEIGHTS,
+    INSTEAD,
     Analysis,
     Key,
     affine,
@@ -116,6 +116,11 @@ class Pass:
             data = self._gridded(node.inputs[0])
             if data is None:
                 self.analysis.left[node] = "the range of its data is not known"
+                continue
+            grid, product = self.grids[key_of(data)], geometry(node)
+            assert isinstance(product, IntegerProduct)
+            if not grid.low <= grid.zero <= grid.high and any(map(any, product.padding)):
+                self.analysis.left[node] = "the grid of its data does not hold 0, which it is padded with"
                 continue
             products.append((node, data))
             self.reads_integers.add((node, 0))
@@ -372,29 +377,43 @@ class Pass:
         """Rebuilds the nodes in floating point, with ops that round what integers would hold; for export."""
         ends = {key_of(unit.end): unit for unit in self.units.values() if unit.to_integers}
         products = {unit.product: unit for unit in self.units.values()}
-        rounded: dict[tuple[Key, Grid], Blob] = {}
+        read_as_integers = {(unit.product, 0) for unit in self.units.values()}
+        for unit in self.units.values():
+            read_as_integers |= {
+                (node, i) for node in unit.nodes if role(node) == "residual"
+                for i, blob in enumerate(node.inputs) if unit.residual is not None and key_of(blob) == key_of(unit.residual)
+            }  # fmt: skip
+        found: dict[Key, Blob] = {}
 
-        def round_to(blob: Blob, grid: Grid) -> Blob:
-            key = key_of(blob), grid
-            if key not in rounded:
-                rounded[key] = self._add(kernels.ROUND, blob.node, (blob,), like=blob, grid=grid)
-            return rounded[key]
+        def as_integers(blob: Blob) -> Blob:
+            """The numbers that integers hold of a value."""
+            key, node = key_of(blob), blob.node
+            if key in found:
+                return found[key]
+            if key in self.grids:
+                value = self.float_of(blob)  # the ends are rounded for all that reads them
+                made = value if key in ends else self._add(kernels.ROUND, node, (value,), like=blob, grid=self.grids[key])
+            elif role(node) == "grid":
+                made = as_integers(node.inputs[0])
+            else:
+                source = as_integers(node.inputs[0])
+                copied = node.copy(self.float_of, inputs=(source,))
+                self.order.append(copied)
+                made = copied.outputs[0]
+            found[key] = made
+            return made
 
         for node in self.analysis.order:
-            inputs = list(map(self.float_of, node.inputs))
-            unit = products.get(node)
-            if unit is not None:
-                if key_of(unit.data) not in ends and role(node.inputs[0].node) != "grid":
-                    inputs[0] = round_to(inputs[0], unit.grid)
-                if role(node.inputs[1].node) != "grid":
-                    inputs[1] = self._add(kernels.ROUND_WEIGHTS, inputs[1].node, (inputs[1],), perm=unit.geometry.weight_perm)
+            inputs = [as_integers(b) if (node, i) in read_as_integers else self.float_of(b) for i, b in enumerate(node.inputs)]
+            if node in products and role(node.inputs[1].node) != "grid":
+                perm = products[node].geometry.weight_perm
+                inputs[1] = self._add(kernels.ROUND_WEIGHTS, inputs[1].node, (inputs[1],), perm=perm)
             same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
             made = node if same else node.copy(self.float_of, inputs=tuple(inputs))
             self.order.append(made)
             for old, new in zip(node.outputs, made.outputs, strict=True):
-                end = ends.get(key_of(old))
-                is_rounded = end is not None and not any(role(n) == "grid" for n, _ in self.analysis.readers[key_of(old)])
-                self.floats[key_of(old)] = round_to(new, self.grids[key_of(old)]) if is_rounded else new
+                grid = self.grids[key_of(old)] if key_of(old) in ends else None
+                self.floats[key_of(old)] = new if grid is None else self._add(kernels.ROUND, node, (new,), like=old, grid=grid)
 
     def changed(self) -> str:
         """What was done, in words."""
@@ -429,15 +448,12 @@ def rewritten(
     work.find()
     if not work.units:
         left = work.analysis.left
-        reasons = sorted({f"{node.name}: {reason}" for node, reason in left.items()})
-        advice = (
-            "qat.symmetric(True), and training with it: integers of weights have no zero point here"
-            if set(left.values()) == {ZERO_POINT_OF_WEIGHTS}
-            else "a job with convolutions, or products with variables, of float32 on one device"
-        )
+        only = set(left.values()) if len(set(left.values())) == 1 else {""}
+        advice = INSTEAD.get(only.pop(), "a job with convolutions, or products with variables, of float32 on one device")
+        lines = [f"  op         {node.name}: {reason}, {node.source}   {node.source.text}\n" for node, reason in left.items()]
         raise ModeError(
             f"no product or convolution of job {job!r} can be of 8-bit integers\n"
-            + "".join(f"  op         {reason}\n" for reason in reasons[:8])
+            + "".join(sorted(lines)[:8])
             + f"  try        {advice}"
         )
     work.rebuild()

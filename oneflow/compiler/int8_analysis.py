@@ -15,7 +15,17 @@ from .packed_products import Affine, inferred
 
 Key = tuple[Node, int]
 MOST_TERMS = (2**31 - 1) // (255 * 127)  # of a sum of products of uint8 and int8 that fits in 32 bits, whatever they are
-ZERO_POINT_OF_WEIGHTS = "the grid of its weights has a zero point"  # why a product stays in floating point
+# why a product stays in floating point
+_ZERO_POINT_OF_WEIGHTS = "the grid of its weights has a zero point"
+_WEIGHTS_FIRST, _NO_WEIGHTS = "its first factor is the one that is a variable", "both factors are computed"
+_OTHER_CHANNELS = "the grids of its weights are not those of output channels"
+_VARYING, _WRITTEN = "its size varies between calls", "the job changes its weights"
+INSTEAD = {  # what to do about it
+    _ZERO_POINT_OF_WEIGHTS: "qat.symmetric(True), and training with it: integers of weights have no zero point here",
+    _WEIGHTS_FIRST: "the data first: flow.matmul(x, w), or with transpose_a and transpose_b",
+    _OTHER_CHANNELS: "weights of (out, in) and flow.matmul(x, w, transpose_b=True), or one grid for the whole tensor",
+    _VARYING: "a job of tp.Numpy.Placeholder, whose size is fixed",
+}
 
 
 def key_of(blob: Blob) -> Key:
@@ -52,11 +62,12 @@ class Analysis:
             return False
         reason = None
         if weights.node not in self.constant:
-            reason = "both factors are computed"
+            is_written = weights.node.op is OP_VARIABLE  # others are constant
+            reason = _WEIGHTS_FIRST if data.node in self.constant else _WRITTEN if is_written else _NO_WEIGHTS
         elif data.dtype is not dtypes.float32:
             reason = f"it is of {data.dtype.name}"
         elif any(b.is_dynamic or b.valid_length is not None for b in (data, node.outputs[0])):
-            reason = "its size varies between calls"
+            reason = _VARYING
         elif node.scope.placement.parallel_num > 1:
             reason = "it is on several devices"
         elif isinstance(found := geometry(node), str):
@@ -66,9 +77,9 @@ class Analysis:
         elif role(weights.node) == "grid":
             grid, scale = details(weights.node), weights.node.inputs[1]
             if not isinstance(grid, IntegerGrid) or grid.affine:
-                reason = ZERO_POINT_OF_WEIGHTS
+                reason = _ZERO_POINT_OF_WEIGHTS
             elif scale.shape != (1,) and found.weight_perm[0] != 0:
-                reason = "the grids of its weights are not those of output channels"
+                reason = _OTHER_CHANNELS
         if reason is not None:
             self.left[node] = reason
         return reason is None

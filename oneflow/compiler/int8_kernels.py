@@ -20,12 +20,13 @@ from ..graph.op import IntegerGrid, IntegerProduct, OpDef
 from . import packed_products
 from .packed_products import Affine, Epilogue
 
+_STRETCHED = 1.05  # times its step, at most
 _EXACT_TERMS = 2**24 // (255 * 127)  # products of uint8 and int8 that float32 adds up exactly
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The numbers scale * (q - zero) for integers q from ``low`` to ``high``; ``zero`` may be the number of any of them."""
+    """The numbers scale * (q - zero) for integers q from ``low`` to ``high``, between which ``zero`` need not be."""
 
     scale: float
     zero: int = 0
@@ -33,21 +34,29 @@ class Grid:
     high: int = 255
 
     @staticmethod
-    def of_range(least: float, most: float) -> Grid:
-        """The grid of 256 numbers that holds [least, most] and 0."""
+    def of_range(least: float, most: float, high: int = 255) -> Grid:
+        """The grid of ``high + 1`` numbers that holds [least, most] and 0."""
         least, most = min(least, 0.0), max(most, 0.0)
-        scale = float(np.float32((most - least) / 255))
+        scale = float(np.float32((most - least) / high))
         if scale == 0:
-            return Grid(1.0)
-        return Grid(scale, min(255, max(0, round(-least / scale))))
+            return Grid(1.0, high=high)
+        return Grid(scale, min(high, max(0, round(-least / scale))), 0, high)
 
 
 def grid_of_values(grid: IntegerGrid, scale: float, zero: float) -> Grid:
-    """The grid of an op that rounds to one. A zero point with a fraction is rounded: values move by half a step at most."""
+    """The grid of an op that rounds to one. A zero point with a fraction is rounded: values move by half a step at most.
+
+    A grid that ends shortly before 0 is stretched to hold it, which convolutions are padded with.
+    """
     top = 2 ** (grid.bits - 1) - 1
     if grid.affine:
-        point = min(2**grid.bits - 1, max(0, round(zero)))
-        return Grid(scale, point, 0, 2**grid.bits - 1) if scale else Grid(1.0, point, point, point)
+        top = 2**grid.bits - 1
+        if not scale:
+            return Grid(1.0, 0, 0, 0)
+        point = round(zero)
+        stretched = Grid.of_range(-zero * scale, (top - zero) * scale, top)
+        keeps = 0 <= point <= top or stretched.scale > _STRETCHED * scale
+        return Grid(scale, point, 0, top) if keeps else stretched
     if grid.exponent:
         scale = 2.0**scale
     return Grid(scale, 128, 128 - top, 128 + top) if scale else Grid(1.0, 128, 128, 128)
@@ -59,8 +68,8 @@ def grid_of_values(grid: IntegerGrid, scale: float, zero: float) -> Grid:
 def _quantize(x: Any, *, grid: Grid, perm: tuple[int, ...] | None) -> Any:
     x = x if perm is None else jnp.transpose(x, perm)
     q = lax.round(x / np.float32(grid.scale), lax.RoundingMethod.TO_NEAREST_EVEN) + np.float32(grid.zero)
-    # NaN becomes the zero point: an integer has no other word for it
-    return lax.convert_element_type(jnp.where(q == q, jnp.clip(q, grid.low, grid.high), grid.zero), np.uint8)
+    # NaN becomes the number closest to 0: an integer has no other word for it
+    return lax.convert_element_type(jnp.clip(jnp.where(q == q, q, np.float32(grid.zero)), grid.low, grid.high), np.uint8)
 
 
 def _dequantize(q: Any, *, grid: Grid, perm: tuple[int, ...] | None) -> Any:

@@ -110,11 +110,11 @@ class _Fusion:
             self._note_library(eqn)
         self._kept = {id(var) for eqn in jaxpr.eqns for var in eqn.outvars if self._is_kept(eqn, var)}
 
-    def stored(self) -> Collection[int]:
+    def stored(self) -> set[int]:
         """The values (``id`` of their variables) that are to be stored."""
         work = self._work()
         loops: dict[int, frozenset[int]] = {}  # that compute a value
-        found = set()
+        found: set[int] = set()
         for eqn in reversed(self._eqns):
             kind, own = self._kinds[id(eqn)], frozenset((id(eqn),))
             for var in eqn.outvars:
@@ -127,9 +127,9 @@ class _Fusion:
                 loops[id(var)] = inside
         return found | self._ends_of_long_loops(found)
 
-    def _ends_of_long_loops(self, stored: Collection[int]) -> Collection[int]:
+    def _ends_of_long_loops(self, stored: Collection[int]) -> set[int]:
         """The values to be stored besides, so that no loop computes more than ``_LONGEST`` equations in a row."""
-        found = set()
+        found: set[int] = set()
         depth: dict[int, int] = {}
         for eqn in self._eqns:
             deepest = 1 + max((depth.get(id(var), 0) for var in _read(eqn)), default=0)

@@ -122,6 +122,7 @@ class JobFunction(Prepared, Generic[P, R_co]):
 
     def derived(self, name: str, **changes: Any) -> JobFunction[..., Any]:
         """A job of another name with other fields of its declaration, in the same session."""
+        self._check_open()
         made = replace(self._declaration, name=name, **changes)
         return JobFunction(
             made.function,

@@ -12,10 +12,10 @@ from .. import typing as tp
 from .._base.frames import shows_user_frames
 from .._base.refuse import refuse, shown
 from .._signature import parse_return
-from ..compiler.int8_analysis import Analysis, details, key_of
+from ..compiler.int8_analysis import INSTEAD, Analysis, details, key_of
 from ..compiler.int8_kernels import Grid, grid_of_values
 from ..errors import ArgumentError, ModeError
-from ..graph.graph import Graph, current
+from ..graph.graph import Graph, current, current_or_none
 from ..graph.node import Blob, Node
 from ..ops.array import concat, reshape
 from ..ops.reduce import reduce_max, reduce_min
@@ -39,8 +39,8 @@ class _Watched:
             function(*arguments)
             graph: Graph = current()
             graph.adapt_inputs = None
-            graph.watches = []  # handlers are for the calls of the job itself
             analysis = Analysis(graph.nodes, (), set(graph.assigns))
+            graph.watches, graph.assigns = [], {}  # handlers, and what is stored, are for the calls of the job itself
             self.grids = analysis.kept_grids()
             rounded = {key_of(analysis.source(node.inputs[0])) for node in self.grids}
             self.ranges = [b for b in analysis.observed() if measures and key_of(b) not in rounded]
@@ -49,8 +49,12 @@ class _Watched:
             if not found:
                 reason = "it has no fake quantization of data, whose grids are kept in variables"
                 if measures:
-                    left = next(iter(analysis.left.items()), None)
-                    reason = f"of {left[0].name!r}, {left[1]}" if left else _NO_FLOATS
+                    reason = _NO_FLOATS
+                left = next(iter(analysis.left.items()), None) if measures else None
+                if left is not None:
+                    node, why = left
+                    refuse(ModeError, f"job {self._job!r} cannot be of 8-bit integers: of {node.name!r}, {why}",
+                           found=[("made at", f"{node.source}   {node.source.text}")], hint=INSTEAD.get(why, ""))  # fmt: skip
                 hint = "" if measures else "flow.quantization.calibrate(job, batches)"
                 refuse(ModeError, f"job {self._job!r} cannot be of 8-bit integers: {reason}", hint=hint)
             return concat([reshape(blob, (1,)) for blob in found], 0) if len(found) > 1 else reshape(found[0], (1,))
@@ -139,9 +143,16 @@ def _made(job: JobFunction[..., Any], name: str, watched: _Watched, low: np.ndar
             )
         grids[blob.logical_blob_name] = Grid.of_range(least, most)
     for node in watched.grids:
-        grid = details(node)
-        grids[node.outputs[0].logical_blob_name] = grid_of_values(grid, float(high[position]), float(high[position + 1]))
+        scale, zero = float(high[position]), float(high[position + 1])
         position += 2
+        if not (math.isfinite(scale) and math.isfinite(zero)):
+            refuse(
+                ModeError,
+                f"job {job.name!r} cannot be converted: the grid of {node.name!r} has scale {scale} and zero point {zero}",
+                found=[("made at", f"{node.source}   {node.source.text}")],
+                hint="a checkpoint from before training diverged",
+            )
+        grids[node.outputs[0].logical_blob_name] = grid_of_values(details(node), scale, zero)
     made = job.derived(name, grids=grids)
     made.build()
     return made
@@ -166,6 +177,8 @@ def _forget(observer: JobFunction[..., Any]) -> None:
 def _want_predict(job: Any, what: str) -> JobFunction[..., Any]:
     if not isinstance(job, JobFunction):
         refuse(ArgumentError, f"flow.quantization.{what} needs a job function, got {shown(job)}")
+    if current_or_none() is not None:
+        refuse(ModeError, f"flow.quantization.{what} was called inside the body of a job", hint="call it from outside")
     if job.train:
         refuse(ArgumentError, f"flow.quantization.{what} needs a predict job, and {job.name!r} trains", found=_declared(job),
                hint='a function under @flow.global_function("predict") that shares its variables')  # fmt: skip

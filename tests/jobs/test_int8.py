@@ -344,3 +344,114 @@ def test_batches_for_calibration_are_not_watched() -> None:
     assert not seen
     predict(drawn(4, 8))
     assert len(seen) == 1
+
+
+def test_batches_for_calibration_change_no_variable() -> None:
+    @flow.global_function("predict")
+    def predict(x: tp.Numpy.Placeholder((4, 8))) -> tp.Numpy:
+        calls = flow.get_variable("calls", (1,), initializer=flow.zeros_initializer(), trainable=False)
+        flow.assign(calls, calls + 1.0)
+        return flow.layers.dense(x, 8, kernel_initializer=normal(), name="dense")
+
+    fast = flow.quantization.calibrate(predict, [drawn(4, 8), drawn(4, 8)])
+    assert flow.get_all_variables()["calls"].numpy() == 0
+    fast(drawn(4, 8))
+    assert flow.get_all_variables()["calls"].numpy() == 1
+
+
+def run_by_onnxruntime(job: Any, path: Path, x: np.ndarray) -> Any:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    flow.export.onnx(job, path)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return session.run(None, {session.get_inputs()[0].name: x})[0]
+
+
+@pytest.mark.parametrize(("low", "high"), [(3.0, 5.0), (-5.0, -3.0), (-1.0, 2.0), (0.0, 1.0)])
+@pytest.mark.parametrize("padding", [None, "VALID", "SAME"])
+def test_grids_that_do_not_hold_zero(low: float, high: float, padding: str | None, tmp_path: Path) -> None:
+    """A convolution that is padded with zeros stays in floating point there."""
+    shape = (8, 12) if padding is None else (4, 3, 6, 6)
+
+    def body(x: Any) -> Any:
+        scale, zero = flow.quantization.moving_average_min_max_observer(x, quantization_scheme="affine", name="o")
+        x = flow.quantization.fake_quantization(x, scale, zero, quantization_scheme="affine")
+        w = flow.get_variable("w", (12, 3) if padding is None else (5, 3, 3, 3), initializer=normal())
+        w = flow.quantization.fake_quantization(w, *flow.quantization.min_max_observer(w))
+        return flow.matmul(x, w) if padding is None else flow.nn.conv2d(x, w, 1, padding)
+
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder(shape)) -> tp.Numpy:
+        loss = flow.math.reduce_mean(flow.math.square(body(x)))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1e-4]), momentum=0).minimize(loss)
+        return loss
+
+    @flow.global_function("predict")
+    def predict(x: tp.Numpy.Placeholder(shape)) -> tp.Numpy:
+        return body(x)
+
+    for _ in range(5):
+        train(RNG.uniform(low, high, shape).astype(np.float32))
+    x = RNG.uniform(low, high, shape).astype(np.float32)
+    if padding == "SAME" and low * high > 0:
+        with pytest.raises(ModeError, match="the grid of its data does not hold 0, which it is padded with"):
+            flow.quantization.convert(predict)
+        return
+    fast = flow.quantization.convert(predict)
+    close(fast(x), predict(x), 0.01)
+    close(run_by_onnxruntime(fast, tmp_path / "job.onnx", x), fast(x), 0.001)
+
+
+def test_onnx_rounds_the_terms_of_residuals(tmp_path: Path) -> None:
+    @flow.global_function("predict")
+    def predict(x: tp.Numpy.Placeholder((16, 12))) -> tp.Numpy:
+        x = flow.math.tanh(flow.layers.dense(x, 12, kernel_initializer=normal(), name="a"))
+        y = flow.layers.dense(x, 12, kernel_initializer=normal(), name="b")
+        return flow.layers.dense(flow.nn.relu(y + x), 5, kernel_initializer=normal(), name="c")
+
+    batches = [drawn(16, 12) for _ in range(4)]
+    fast = flow.quantization.calibrate(predict, batches)
+    found = run_by_onnxruntime(fast, tmp_path / "job.onnx", batches[0])
+    assert np.isclose(found, fast(batches[0]), rtol=1e-5, atol=1e-6).mean() > 0.8  # the others have numbers on a border
+
+
+def test_a_model_whose_training_diverged_is_refused() -> None:
+    predict, _ = trained_with_fake_quantization(True, True)
+    ranges = {name: v.numpy() for name, v in flow.get_all_variables().items() if name.endswith(("moving_max", "moving_min"))}
+    assert ranges
+    flow.load_variables({name: np.full_like(value, np.nan) for name, value in ranges.items()})
+    with pytest.raises(ModeError, match=r"cannot be converted: the grid of '.*' has scale nan(.|\n)*made at"):
+        flow.quantization.convert(predict)
+
+
+def test_jobs_of_a_closed_session_are_refused() -> None:
+    predict = cnn()
+    flow.clear_default_session()
+    with pytest.raises(ModeError, match="session was closed"):
+        flow.quantization.calibrate(predict, [drawn(BATCH, 3, 8, 8)])
+    with pytest.raises(ModeError, match="session was closed"):
+        flow.quantization.convert(predict)
+
+
+def test_calibration_inside_a_body_is_refused() -> None:
+    predict = cnn()
+
+    @flow.global_function("predict")
+    def outer(x: tp.Numpy.Placeholder((BATCH, 3, 8, 8))) -> tp.Numpy:
+        flow.quantization.calibrate(predict, [drawn(BATCH, 3, 8, 8)])
+        return x
+
+    with pytest.raises(ModeError, match="flow.quantization.calibrate was called inside the body of a job"):
+        outer(drawn(BATCH, 3, 8, 8))
+
+
+def test_refusals_say_what_to_do() -> None:
+    @flow.global_function("predict")
+    def first(x: tp.Numpy.Placeholder((8, 4))) -> tp.Numpy:
+        return flow.matmul(flow.get_variable("w", (3, 8), initializer=normal()), x)
+
+    with pytest.raises(
+        ModeError, match=r"its first factor is the one that is a variable\n.*made at .*test_int8(.|\n)*try .*flow.matmul\(x, w\)"
+    ):
+        flow.quantization.calibrate(first, [drawn(8, 4)])

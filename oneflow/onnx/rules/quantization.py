@@ -95,8 +95,12 @@ def _int8_round(ctx: Emitter) -> Result:
     if (grid.low, grid.high) != (0, 255):
         ends = (np.asarray((end - grid.zero) * scale, np.float32) for end in (grid.low, grid.high))
         x = ctx.emit("Clip", x, *map(ctx.constant, ends))
-    constants = [ctx.constant(scale), ctx.constant(np.asarray(grid.zero, np.uint8))]
-    return ctx.emit("DequantizeLinear", ctx.emit("QuantizeLinear", x, *constants), *constants)
+    point = min(255, max(0, grid.zero))
+    shift = ctx.constant(np.asarray((grid.zero - point) * scale, np.float32))
+    constants = [ctx.constant(scale), ctx.constant(np.asarray(point, np.uint8))]
+    moved = x if point == grid.zero else ctx.emit("Add", x, shift)
+    y = ctx.emit("DequantizeLinear", ctx.emit("QuantizeLinear", moved, *constants), *constants)
+    return y if point == grid.zero else ctx.emit("Sub", y, shift)
 
 
 @rule("int8_round_weights")

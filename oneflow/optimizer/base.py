@@ -37,6 +37,11 @@ class Slot:
     value: float = 0.0
 
 
+def slot_dtype(variable: Variable) -> dtype:
+    """float32 for variables of 16 bits: float16 does not hold squares of gradients, bfloat16 not the steps of their averages."""
+    return variable.dtype if variable.dtype.numpy_dtype.itemsize >= 4 else dtypes.float32
+
+
 class UpdateRule(Protocol):
     """The interface of the objects in ``graph.objective.optimizers``, for the compiler.
 
@@ -265,7 +270,7 @@ class Optimizer:
                 hint="pass trainable=False to flow.get_variable",
                 source=variable.source,
             )
-        return [Slot(suffix, variable.shape, variable.dtype) for suffix in self.suffixes]
+        return [Slot(suffix, variable.shape, slot_dtype(variable)) for suffix in self.suffixes]
 
     def update(
         self, x: Any, g: Any, slots: dict[str, Any], *, lr: Any, step: Any, weight_decay: float
@@ -285,7 +290,7 @@ class Optimizer:
             x.astype(dt), g.astype(dt), {suffix: slot.astype(dt) for suffix, slot in slots.items()},
             self.effective_rate(lr, step).astype(dt), step, wd,
         )  # fmt: skip
-        return new_x.astype(x.dtype), {suffix: slot.astype(x.dtype) for suffix, slot in new_slots.items()}
+        return new_x.astype(x.dtype), {suffix: slot.astype(slots[suffix].dtype) for suffix, slot in new_slots.items()}
 
     def fused(self) -> FusedRule | None:
         """The rule as the native part computes it for float32 variables; None where it does not."""

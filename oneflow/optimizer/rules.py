@@ -16,7 +16,7 @@ from ..graph.op import FusedRule
 from . import _check
 from ._grad_clipping import ClipGradientConf
 from ._loss_scale import LossScalePolicy
-from .base import Optimizer, Slot
+from .base import Optimizer, Slot, slot_dtype
 from .schedules import LrScheduler
 
 Variables = Sequence[str] | Callable[[], Sequence[str]]
@@ -359,7 +359,7 @@ class _Lamb(_Moments):
 
     def slots(self, variable: Variable) -> list[Slot]:
         """Both moments, and the powers of both betas, by which ``formula`` corrects their bias."""
-        powers = [Slot("beta1_t", (1,), variable.dtype, self.beta1), Slot("beta2_t", (1,), variable.dtype, self.beta2)]
+        powers = [Slot(f"beta{i}_t", (1,), slot_dtype(variable), beta) for i, beta in ((1, self.beta1), (2, self.beta2))]
         return [*super().slots(variable), *powers]
 
     def fused(self) -> FusedRule | None:

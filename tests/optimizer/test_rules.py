@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import oneflow as flow
+import oneflow.typing as tp
 from oneflow import optimizer as opt
 from oneflow._base.source import caller
 from oneflow.errors import DtypeError
@@ -218,6 +219,29 @@ def test_names_of_the_state(row: Row) -> None:
         assert slot.dtype == flow.float64
         assert slot.shape == ((1,) if slot.suffix.endswith("_t") else (2, 3))
         assert slot.value == (getattr(row.optimizer, slot.suffix[:5]) if slot.suffix.endswith("_t") else 0.0)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("rule", ["Adam", "AdamW", "LAMB", "LARS", "RMSProp", "SGD"])
+def test_variables_of_16_bits_move_as_those_of_32(rule: str, kind: str) -> None:
+    """Also by gradients whose squares no float16 holds: optimizers keep their state in float32."""
+    slopes, paths = np.linspace(1, 2, 64, dtype=np.float32).reshape(1, 64), []
+    for each in ("float32", kind):
+        flow.clear_default_session()
+        dtype = getattr(flow, each)
+
+        @flow.global_function("train")
+        def train(x: tp.Numpy.Placeholder((1, 64))) -> tp.Numpy:
+            w = flow.get_variable("w", (1, 64), dtype=dtype, initializer=flow.constant_initializer(0.5))  # noqa: B023
+            loss = flow.math.reduce_sum(flow.cast(w, flow.float32) * x)
+            getattr(opt, rule)(opt.PiecewiseConstantScheduler([], [0.05])).minimize(loss * 1e-4)
+            return w
+
+        train(slopes)
+        paths.append([train(slopes * (-1) ** (i // 3)).astype(np.float64) for i in range(12)])
+        kept = {name: v.numpy().dtype for name, v in flow.get_all_variables().items() if name.startswith("w-")}
+        assert all(found == np.float32 for found in kept.values())
+    np.testing.assert_allclose(*paths, rtol=0.05, atol=0.01)
 
 
 def test_sixteen_bit_parameters_survive_gradients_of_zero() -> None:

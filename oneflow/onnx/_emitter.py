@@ -11,6 +11,7 @@ import numpy as np
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype as Dtype
+from .._base.jax import jax, jnp
 from ..export._axes import Shape, Size, is_open, parsed
 from ..export._job import ExportedJob
 from ..graph.graph import OP_VARIABLE
@@ -213,6 +214,23 @@ class Emitter:
         """The value of an input, where it is known when the model is written."""
         read = self._find(self.node.inputs[i]).read
         return None if read is None else read()
+
+    def folded(self, i: int) -> np.ndarray | None:
+        """The value of an input that is known when the model is written, or that ops compute of such ones."""
+        with jax.enable_x64(True):
+            return self._folded(self.node.inputs[i])
+
+    def _folded(self, blob: Blob) -> np.ndarray | None:
+        read, node = self._find(blob).read, blob.node
+        if read is not None:
+            return read()
+        if not node.inputs or node.op.draws or node.op.on_host or node.op.callback:
+            return None
+        arrays = [self._folded(b) for b in node.inputs]
+        if any(array is None for array in arrays):
+            return None
+        found = node.op.define(*map(jnp.asarray, arrays), **node.attrs)
+        return np.asarray(found[blob.index] if node.op.multiple_results else found)
 
     def input(self, i: int, perm: Perm | None = None) -> str:
         """The tensor that holds an input, with its axes in the given order."""

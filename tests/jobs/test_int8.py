@@ -455,3 +455,17 @@ def test_refusals_say_what_to_do() -> None:
         ModeError, match=r"its first factor is the one that is a variable\n.*made at .*test_int8(.|\n)*try .*flow.matmul\(x, w\)"
     ):
         flow.quantization.calibrate(first, [drawn(8, 4)])
+
+
+def test_onnx_of_weights_that_are_computed_of_variables(tmp_path: Path) -> None:
+    @flow.global_function("predict")
+    def predict(x: tp.Numpy.Placeholder((16, 12))) -> tp.Numpy:
+        w = flow.get_variable("w", (12, 12), initializer=normal())
+        y = flow.nn.relu(flow.matmul(x, w))
+        y = flow.nn.relu(flow.matmul(y, flow.transpose(w, (1, 0))))
+        return flow.matmul(y, flow.concat([w, flow.reshape(w, (12, 12)) * 0.5], 1))
+
+    x = drawn(16, 12)
+    fast = flow.quantization.calibrate(predict, [x])
+    found = run_by_onnxruntime(fast, tmp_path / "job.onnx", x)
+    assert np.isclose(found, fast(x), rtol=1e-5, atol=1e-6).mean() > 0.8

@@ -105,9 +105,9 @@ def _int8_round(ctx: Emitter) -> Result:
 
 @rule("int8_round_weights")
 def _int8_round_weights(ctx: Emitter) -> Result:
-    w, channel = ctx.static(0), ctx.attrs["perm"][0]
+    w, channel = ctx.folded(0), ctx.attrs["perm"][0]
     if w is None:
-        raise Inexpressible("weights that are computed")
+        raise Inexpressible("weights that are computed of what is not known when the model is written")
     high = np.abs(w).max(tuple(i for i in range(w.ndim) if i != channel))
     scale = np.where(high == 0, 1, high / np.float32(127)).astype(np.float32)
     column = scale.reshape([-1 if i == channel else 1 for i in range(w.ndim)])

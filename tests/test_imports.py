@@ -217,7 +217,8 @@ COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The pack
     },  # fmt: skip
     {"plan"},
     {"update", "addends", "replicas", "options", "cudnn_attention", "fingerprint"},
-    {"parts", "recomputed"},
+    {"parts", "recomputed", "wide_reductions"},
+    {"rewriting"},
     {"program"},
     {"stages"},
 ]

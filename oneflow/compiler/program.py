@@ -21,7 +21,7 @@ from .lowering import Lowering, Observer, Values
 from .options import with_product_precision
 from .parts import in_parts, is_long
 from .plan import PREPARED, RANDOM_STATE, Plan, is_variable
-from .recomputed import stored_values, with_values_stored
+from .rewriting import rewritten, rewritten_function
 from .storing import narrow_gathers
 from .update import finish, loss_count, measure, numbers, prepare, seed_scale, show_updates
 
@@ -73,7 +73,7 @@ def single(
     """
     step = with_product_precision(make_step(plan, storages, meshes, observer), plan)
     if meshes is None and observer is None and is_long(plan):
-        step = in_parts(step, changed=partial(stored_values, plan=plan))
+        step = in_parts(step, changed=partial(rewritten, plan=plan))
     if meshes is None:
         return _jitted(step, plan, options)
     placement = place_of(plan)
@@ -106,12 +106,12 @@ def single(
     )
 
 
-def storing_step(traced: Any, plan: Plan, options: Mapping[str, Any] | None) -> Any | None:
-    """The jitted step of a job on JAX's default device with calls that store values; None where it needs none.
+def rewritten_step(traced: Any, plan: Plan, options: Mapping[str, Any] | None) -> Any | None:
+    """The jitted step of a job on JAX's default device as XLA is to get it; None where it stays as it was traced.
 
     ``traced`` is the step, traced; ``options`` are those of the compiler.
     """
-    run = with_values_stored(traced, plan, program_name(plan))
+    run = rewritten_function(traced, plan, program_name(plan))
     if run is None:
         return None
     if not is_stateless(plan):

@@ -11,7 +11,7 @@ is told by the rules of XLA's fusion of instructions, as far as a few properties
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -44,22 +44,6 @@ _ONCE = frozenset(
 _REDUCED = frozenset("reduce_max reduce_min reduce_sum".split())
 _TAKEN_ALONG = frozenset("mul square integer_pow".split())
 _MANY = 1 << 12
-
-
-def with_values_stored(traced: Any, plan: Plan, name: str) -> Callable[..., Any] | None:
-    """A traced function of a plan for one device as a function that stores values; None where it needs none."""
-    closed = stored_values(traced.jaxpr, plan)
-    if closed is None:
-        return None
-    from jax.extend.core import jaxpr_as_fun
-
-    run, results = jaxpr_as_fun(closed), jax.tree.structure(traced.out_info)
-
-    def storing(*arguments: Any) -> Any:
-        return jax.tree.unflatten(results, run(*jax.tree.leaves(arguments)))
-
-    storing.__name__ = storing.__qualname__ = name
-    return storing
 
 
 def stored_values(closed: Any, plan: Plan) -> Any | None:

@@ -17,7 +17,7 @@ from ..compiler.layout import Layout, Storage, layout_of
 from ..compiler.lowering import Observer
 from ..compiler.options import NAMED_KERNELS, compiler_options, cpu_options, product_precision
 from ..compiler.plan import RANDOM_STATE, Plan, on_one_place, with_fused_products, with_own_values
-from ..compiler.program import Stateless, is_stateless, single, storing_step
+from ..compiler.program import Stateless, is_stateless, rewritten_step, single
 from ..errors import CompileError, ModeError
 from ..graph.graph import Graph
 from ..graph.node import Node
@@ -168,9 +168,9 @@ class Executable:
         start = time.perf_counter()
         with jax.enable_x64(True) if self.plan.x64 else nullcontext():
             traced = function.trace(*arguments)
-            storing = storing_step(traced, self.plan, self._options) if self._meshes is None else None
-            if storing is not None:
-                function, traced = storing, storing.trace(*arguments)
+            rewritten = rewritten_step(traced, self.plan, self._options) if self._meshes is None else None
+            if rewritten is not None:
+                function, traced = rewritten, rewritten.trace(*arguments)
             self.statistics.trace_seconds = time.perf_counter() - start
             compiled = self._compiled(traced, self._state.shardings(arguments), is_kept=key is not None)
         if key is not None:

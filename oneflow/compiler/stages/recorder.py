@@ -12,7 +12,7 @@ from ..._base.jax import jax
 from ..layout import Meshes
 from ..plan import Plan
 from ..program import program_name
-from ..recomputed import with_values_stored
+from ..rewriting import rewritten_function
 from .execution import Call, Compiled, Free, Instruction, Move, StagedProgram, Transfer
 from .functions import Function
 from .segments import Segment
@@ -193,8 +193,8 @@ def _compiled(function: Function, name: str, arguments: tuple[Any, ...], plan: P
 
     traced = trace(flat)
     if all(len(struct.sharding.device_set) == 1 for struct in structs):
-        storing = with_values_stored(traced, plan, name)
-        traced = traced if storing is None else trace(storing)
+        rewritten = rewritten_function(traced, plan, name)
+        traced = traced if rewritten is None else trace(rewritten)
     made = compile(traced, [b.struct.sharding for b in leaves])
     given = zip(jax.tree.leaves(traced.out_info), jax.tree.leaves(made.output_shardings), strict=True)
     fresh = iter([jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=sharding) for info, sharding in given])

@@ -1,0 +1,60 @@
+"""Sums and extremes along the first axes of wide arrays, which XLA's library for CPUs would compute one number at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import oneflow as flow
+import oneflow.typing as tp
+
+SHAPES = [((8, 32768), [0]), ((2, 9, 20000), [1]), ((4, 3, 20000), [0, 1]), ((2, 3, 4, 17000), [1, 2]), ((3, 130, 200), [0])]
+
+
+@pytest.mark.parametrize(("shape", "axes"), SHAPES, ids=str)
+def test_reductions(shape: tuple[int, ...], axes: list[int]) -> None:
+    @flow.global_function()
+    def reduced(x: tp.Numpy.Placeholder(shape)) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy, tp.Numpy]:
+        y = x * 2.0
+        return (
+            flow.math.reduce_sum(y, axes),
+            flow.math.reduce_mean(y, axes, keepdims=True),
+            flow.math.reduce_max(y, axes),
+            flow.math.reduce_min(y, axes),
+        )
+
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    with_nans = x.copy()
+    with_nans.flat[:: x.size // 50] = np.nan
+    with_nans.flat[7], with_nans.flat[5007] = np.inf, -np.inf
+    for given in (x, with_nans):
+        total, mean, largest, least = reduced(given)
+        np.testing.assert_allclose(total, 2 * given.sum(tuple(axes)), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(mean, 2 * given.mean(tuple(axes), keepdims=True), rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(largest, 2 * given.max(tuple(axes)))
+        np.testing.assert_array_equal(least, 2 * given.min(tuple(axes)))
+    assert "dot(" in reduced.executables[-1][1].hlo()
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_gradients_of_what_all_samples_share(micro_batches: int) -> None:
+    """Positions that are added to each sequence, as in a transformer."""
+    config = flow.FunctionConfig()
+    config.train.num_gradient_accumulation_steps(micro_batches)
+    random = np.random.default_rng(1)
+    start, x = (random.standard_normal(shape).astype(np.float32) for shape in ((1, 64, 300), (8, 64, 300)))
+
+    @flow.global_function("train", config)
+    def train(x: tp.Numpy.Placeholder(x.shape)) -> tp.Numpy:
+        positions = flow.get_variable("positions", start.shape, initializer=flow.zeros_initializer())
+        loss = flow.math.reduce_mean(flow.math.square(flow.math.tanh(x + positions)))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1e5]), momentum=0).minimize(loss)
+        return loss
+
+    flow.load_variables({"positions": start})
+    train(x)
+    theirs = torch.tensor(start, requires_grad=True)
+    torch.tanh(torch.tensor(x) + theirs).square().mean().backward()
+    slope = (start - flow.get_all_variables()["positions"].numpy()) / 1e5
+    np.testing.assert_allclose(slope, theirs.grad.numpy(), rtol=1e-4, atol=1e-10)

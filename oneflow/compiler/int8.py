@@ -290,7 +290,7 @@ class Pass:
         rectifies = unit.activation == "rectify" and unit.to_integers  # integers below the zero point are negative
         epilogue = Epilogue(
             unit.to_integers, bool(residual), "" if rectifies else unit.activation, factor, after,
-            max(out.low, out.zero) if rectifies else out.low, out.high,
+            min(max(out.low, out.zero), out.high) if rectifies else out.low, out.high,
         )  # fmt: skip
         weights, scale, offset, is_native = self._prepared(unit, data.shape, epilogue, unit_scale, shift)
         kernel = self._kernel(unit)

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from ..compiler.stages import Compile
     from .nonfinite import NonFinite
 
+_EMITTERS = "xla_cpu_use_fusion_emitters"  # which fail for some programs (jaxlib 0.10)
+
 
 @dataclass(slots=True)
 class Statistics:
@@ -271,6 +273,9 @@ class Executable:
             return lowered.compile(options)
         except jax.errors.JaxRuntimeError as error:
             said = " ".join(str(error).split())[:500]
+            if self._on_cpu and "MLIR failure" in said and _EMITTERS not in (options or {}):
+                notice(f"XLA could not compile job {self.graph.name!r} ({said}): compiling it without fusion emitters")
+                return self._by_xla(lowered, {**(options or {}), _EMITTERS: False})
             rows = [f"job {self.graph.name!r} cannot be compiled for its devices: {said}", row_of(self.graph)]
             if "RESOURCE_EXHAUSTED" in said:
                 rows.append("  try        smaller shapes; the compiler tries kernels out, for which the device lacks memory")

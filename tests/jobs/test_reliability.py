@@ -1594,3 +1594,23 @@ def test_sync_returns_while_another_thread_goes_on_submitting():
     finally:
         stop.set()
         thread.join()
+
+
+def test_programs_that_fusion_emitters_of_xla_fail_for() -> None:
+    """In jaxlib 0.10, those with gradients of zeros behind many activations."""
+    start = np.linspace(0.5, 1.5, 3, dtype=np.float32)
+
+    @flow.global_function("train")
+    def train(x: tp.Numpy.Placeholder((8, 3))) -> tp.Numpy:
+        scale = flow.get_variable("scale", (3,), initializer=flow.zeros_initializer())
+        y = z = x * scale
+        for _ in range(20):
+            z = flow.nn.relu(z) * 0.5 + y * 0.1
+        loss = flow.math.reduce_mean(flow.math.square(y)) + flow.math.reduce_mean(z) * 0.0
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.5]), momentum=0).minimize(loss)
+        return loss
+
+    flow.load_variables({"scale": start})
+    loss = train(np.ones((8, 3), np.float32))
+    np.testing.assert_allclose(loss, np.square(start).mean(), rtol=1e-6)
+    np.testing.assert_allclose(flow.get_all_variables()["scale"].numpy(), start * (1 - 0.5 * 2 / 3), rtol=1e-6)

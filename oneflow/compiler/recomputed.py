@@ -24,7 +24,7 @@ from .plan import Plan
 _LOOPS = 5  # that may compute a value
 _WORK = 12  # equations from which a value is computed, of about its size: fewer take no longer than to read it
 _LONGEST = 400  # equations in a row that become one loop: XLA takes the square of their number to compile it, and more
-_SIZES = range(2, (1 << 20) + 1)  # numbers; larger values take longer to store
+_MOST = 1 << 20  # numbers; larger values take longer to store
 
 # Of the primitives of JAX, by what XLA makes of them: a loop that is fused into all of its readers,
 _VIEWS = frozenset(
@@ -118,7 +118,7 @@ class _Fusion:
         for eqn in self._eqns:
             deepest = 1 + max((depth.get(id(var), 0) for var in _read(eqn)), default=0)
             for var in eqn.outvars:
-                is_long = deepest >= _LONGEST and self._kinds[id(eqn)] is _CHEAP and _is_storable(var.aval)
+                is_long = deepest >= _LONGEST and self._kinds[id(eqn)] is _CHEAP and _is_storable(var.aval, least=1)
                 if is_long:
                     found.add(id(var))
                 depth[id(var)] = 0 if is_long or id(var) in stored or self._is_in_memory(eqn, var) else deepest
@@ -188,8 +188,8 @@ def _is_unary(eqn: Any, makers: dict[int, Any]) -> bool:
     return sum(not is_spread and var.aval.ndim >= rank for var, is_spread in zip(_read(eqn), spread, strict=True)) <= 1
 
 
-def _is_storable(aval: Any) -> bool:
-    return aval.size in _SIZES and aval.dtype == np.float32
+def _is_storable(aval: Any, least: int = 2) -> bool:
+    return least <= aval.size <= _MOST and aval.ndim > 0 and aval.dtype == np.float32
 
 
 def _kind(eqn: Any) -> frozenset[str] | None:

@@ -1,15 +1,15 @@
 """Reductions of wide arrays along axes before their last, which XLA's library computes one number at a time.
 
 On CPUs XLA hands the sum over the rows of an array, and the largest of them, to a library. From 2**14 columns on that takes 20 to
-80 times as long as to read the array (jaxlib 0.10): 8 ms for the gradient of positions in 16 sequences of 128 by 768. A sum is
-written as a product with ones, which the same library computes at the rate of memory, and an extreme with a comparison that the
-library does not know, so that XLA computes it.
+80 times as long as to read the array (jaxlib 0.10): 8 ms for the gradient of positions in 16 sequences of 128 by 768. A sum of
+what is in memory is written as a product with ones, which the same library computes at the rate of memory. Other sums, and
+extremes, are written in a way that the library does not know, so that XLA computes them; it stores large operands before.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,28 @@ from .plan import Plan
 
 _WIDE = 1 << 14  # columns, more of which are slow
 
+# Primitives of JAX: those whose results are in memory, those that hold the same numbers, and elementwise ones
+_IN_MEMORY = frozenset("conv_general_dilated dot_general ffi_call".split())
+_VIEWS = frozenset("expand_dims reshape squeeze".split())
+_ELEMENTWISE = frozenset("add add_any convert_element_type div max min mul neg select_n sub".split())
+_DEPTH = 16  # equations that are looked through
+
 Array = Any
 
 
-def _sum(x: Array) -> Array:
-    """Over axis 1 of three."""
+# Each of these reduces axis 1 of three.
+
+
+def _product_with_ones(x: Array) -> Array:
     ones = lax.full((x.shape[0], x.shape[1]), 1, x.dtype)
     return lax.dot_general(ones, x, (((1,), (1,)), ((0,), (0,))))
+
+
+def _sum(x: Array) -> Array:
+    def total(a: Array, b: Array) -> Array:
+        return lax.select(lax.ne(a, a), a, lax.add(a, b))  # the same, but not to the library
+
+    return lax.reduce(x, np.float32(0), total, (1,))
 
 
 def _extreme(x: Array, start: float, comes_first: Callable[[Array, Array], Array]) -> Array:
@@ -59,19 +74,45 @@ def _rewritten(closed: Any, seen: dict[int, Any | None]) -> Any | None:
     from jax.extend.core import ClosedJaxpr
 
     jaxpr, eqns, changes = closed.jaxpr, [], False
+    makers = {id(var): eqn for eqn in jaxpr.eqns for var in eqn.outvars}
     for eqn in jaxpr.eqns:
         made = [eqn]
         if eqn.primitive.name in ("jit", "pjit"):
             inner = _rewritten(eqn.params["jaxpr"], seen)
             made = [eqn] if inner is None else [eqn.replace(params={**eqn.params, "jaxpr": inner})]
         elif eqn.primitive.name in _REDUCTIONS:
-            reduced = _as_three_axes(eqn)
-            made = [eqn] if reduced is None else _equations(eqn, *reduced)
+            sizes = _as_three_axes(eqn)
+            if sizes is not None and not _is_constant_along(eqn.invars[0], eqn.params["axes"], makers, _DEPTH):
+                made = _equations(eqn, sizes, _is_in_memory(eqn.invars[0], makers))
         changes = changes or made[0] is not eqn
         eqns += made
     found = ClosedJaxpr(jaxpr.replace(eqns=eqns), closed.consts) if changes else None
     seen[id(closed)] = found
     return found
+
+
+def _is_in_memory(var: Any, makers: Mapping[int, Any]) -> bool:
+    eqn = makers.get(id(var))
+    while eqn is not None and eqn.primitive.name in _VIEWS:
+        eqn = makers.get(id(eqn.invars[0]))
+    return eqn is None or eqn.primitive.name in _IN_MEMORY
+
+
+def _is_constant_along(var: Any, axes: Sequence[int], makers: Mapping[int, Any], depth: int) -> bool:
+    """Whether a value repeats along axes, where XLA multiplies instead of adding."""
+    axes = [axis for axis in axes if var.aval.shape and var.aval.shape[axis] != 1]
+    eqn = makers.get(id(var))
+    if not axes:
+        return True
+    if eqn is None or not depth:
+        return False
+    if eqn.primitive.name == "broadcast_in_dim":
+        places = eqn.params["broadcast_dimensions"]
+        return _is_constant_along(eqn.invars[0], [places.index(axis) for axis in axes if axis in places], makers, depth - 1)
+    if eqn.primitive.name in _VIEWS:
+        (source,) = eqn.invars
+        return _is_constant_along(source, range(source.aval.ndim), makers, depth - 1)
+    return eqn.primitive.name in _ELEMENTWISE and all(_is_constant_along(v, axes, makers, depth - 1) for v in eqn.invars)
 
 
 def _as_three_axes(eqn: Any) -> tuple[int, int, int] | None:
@@ -84,12 +125,14 @@ def _as_three_axes(eqn: Any) -> tuple[int, int, int] | None:
     return (before, within, behind) if behind > _WIDE and within > 1 and before else None
 
 
-def _equations(eqn: Any, *sizes: int) -> list[Any]:
+def _equations(eqn: Any, sizes: tuple[int, int, int], is_in_memory: bool) -> list[Any]:
     """What replaces a reduction: equations that end with its result."""
     aval, (result,) = eqn.invars[0].aval, eqn.outvars
+    reduce = _REDUCTIONS[eqn.primitive.name]
+    reduce = _product_with_ones if reduce is _sum and is_in_memory else reduce
 
     def reduced(x: Array) -> Array:
-        return lax.reshape(_REDUCTIONS[eqn.primitive.name](lax.reshape(x, sizes)), result.aval.shape)
+        return lax.reshape(reduce(lax.reshape(x, sizes)), result.aval.shape)
 
     made = jax.make_jaxpr(reduced)(jax.ShapeDtypeStruct(aval.shape, aval.dtype)).jaxpr
     known = {id(made.invars[0]): eqn.invars[0]}

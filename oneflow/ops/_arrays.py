@@ -201,7 +201,7 @@ def _with_nans(found: Array, x: Array, axes: tuple[int, ...]) -> Array:
         return lax.reduce_sum(where_else_zero(lax.ne(x, x), x), axes)
 
     def marks(x: Array) -> Array:
-        if not has_many_numbers(x, 1 << 15):  # a condition takes longer than to look at each of them
+        if not is_many(x.shape, 1 << 15):  # a condition takes longer than to look at each of them
             return exact(x)
         total = lax.reduce_sum(x, axes)  # by the library as well, NaN where there is a NaN, or two infinities
         is_nan = lax.ne(total, total)
@@ -211,9 +211,9 @@ def _with_nans(found: Array, x: Array, axes: tuple[int, ...]) -> Array:
     return select(lax.ne(marked, marked), marked, found)
 
 
-def has_many_numbers(x: Array, least: int) -> bool:
-    """Whether an array has so many, as far as its sizes are known."""
-    return all(isinstance(size, int) for size in x.shape) and math.prod(x.shape) >= least
+def is_many(sizes: Sequence[Any], least: int) -> bool:
+    """Whether an array of these sizes has so many numbers; false where a size is symbolic."""
+    return all(isinstance(size, int) for size in sizes) and math.prod(sizes) >= least
 
 
 def root_of(x: Array) -> Array:

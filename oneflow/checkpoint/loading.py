@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from .._base import dtype as dtypes
 from .._base.refuse import closest, listed, shown, warn
 from .._base.threads import most_threads, on_threads
 from ..errors import ArgumentError, CheckpointError, CheckpointWarning, DtypeError, OneFlowError, ShapeError
@@ -58,6 +59,12 @@ class WholeFile:
 
     def __call__(self) -> np.ndarray:
         return self._read()
+
+
+_WIDENED = (
+    "older releases kept an optimizer's state of 16-bit variables in 16 bits: leave it out, or load it as float32, by "
+    "flow.load_variables({name: value.numpy().astype(np.float32), ...})"
+)
 
 
 class Loader:
@@ -118,7 +125,8 @@ class Loader:
         for what, ours, theirs in (("shape", variable.shape, value.shape), ("dtype", variable.dtype, value.dtype)):
             if value.has_meta_info_ and ours != theirs and value.shape is not None and value.dtype is not None:
                 found = f"{describe(value.shape, value.dtype)}, in {value.file_path}"
-                _misfit(CheckpointError, what, variable, found, hint)
+                was_narrow = what == "dtype" and ours is dtypes.float32 and theirs in (dtypes.float16, dtypes.bfloat16)
+                _misfit(CheckpointError, what, variable, found, _WIDENED if was_narrow else hint)
         if not value.may_be(variable.shape, variable.dtype):
             found = f"another one, as its digest shows; its meta is missing in {os.path.dirname(value.file_path)}"
             _misfit(CheckpointError, "shape or dtype", variable, found, hint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from oneflow.checkpoint import loading
 from oneflow.checkpoint.atomic import write
 from oneflow.checkpoint.digests import CHUNK
 from oneflow.checkpoint.reading import VerifiedFile
+from oneflow.errors import CheckpointError
 
 LARGE = CHUNK // 4 + 3  # elements: two chunks, of which the second has 12 bytes
 SHAPES = {
@@ -179,3 +181,27 @@ def test_files_of_several_chunks_are_read_side_by_side(tmp_path: Path, monkeypat
     again = {"w2", "w9"} if is_damaged else set()  # read once more by the caller's own thread, whose line the error names
     assert len(readers) == 10
     assert all(len(idents) == 1 for file, idents in readers.items() if Path(file).parent.name not in again)
+
+
+def test_state_of_16_bits_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """As older releases saved it."""
+
+    def declare(kind: Any) -> None:
+        @flow.global_function("train")
+        def train() -> tp.Numpy:
+            w = flow.get_variable("w", (4,), dtype=flow.float16, initializer=flow.ones_initializer())
+            kept = flow.get_variable("w-m", (4,), dtype=kind, initializer=flow.ones_initializer(), trainable=False)
+            loss = flow.math.reduce_sum(flow.cast(w, flow.float32) * flow.cast(kept, flow.float32))
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
+            return loss
+
+    declare(flow.float16)
+    flow.checkpoint.save(tmp_path / "old")
+    flow.clear_default_session()
+    declare(flow.float32)
+    saved = flow.checkpoint.get(tmp_path / "old")
+    with pytest.raises(
+        CheckpointError, match=r"'w-m' has another dtype(.|\n)*try .*older releases kept(.|\n)*astype\(np.float32\)"
+    ):
+        flow.load_variables(saved)
+    flow.load_variables({"w": saved["w"], "w-m": saved["w-m"].numpy().astype(np.float32)})

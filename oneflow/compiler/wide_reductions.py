@@ -77,18 +77,21 @@ def _rewritten(closed: Any, seen: dict[int, Any | None]) -> Any | None:
     makers = {id(var): eqn for eqn in jaxpr.eqns for var in eqn.outvars}
     for eqn in jaxpr.eqns:
         made = [eqn]
-        if eqn.primitive.name in ("jit", "pjit"):
-            inner = _rewritten(eqn.params["jaxpr"], seen)
-            made = [eqn] if inner is None else [eqn.replace(params={**eqn.params, "jaxpr": inner})]
+        if eqn.primitive.name in ("jit", "pjit", "cond"):
+            key = "branches" if "branches" in eqn.params else "jaxpr"
+            inside = eqn.params[key] if key == "branches" else (eqn.params[key],)
+            found = [_rewritten(each, seen) for each in inside]
+            if any(each is not None for each in found):
+                whole = tuple(new or old for new, old in zip(found, inside, strict=True))
+                made = [eqn.replace(params={**eqn.params, key: whole if key == "branches" else whole[0]})]
         elif eqn.primitive.name in _REDUCTIONS:
             sizes = _as_three_axes(eqn)
             if sizes is not None and not _is_constant_along(eqn.invars[0], eqn.params["axes"], makers, _DEPTH):
                 made = _equations(eqn, sizes, _is_in_memory(eqn.invars[0], makers))
         changes = changes or made[0] is not eqn
         eqns += made
-    found = ClosedJaxpr(jaxpr.replace(eqns=eqns), closed.consts) if changes else None
-    seen[id(closed)] = found
-    return found
+    seen[id(closed)] = ClosedJaxpr(jaxpr.replace(eqns=eqns), closed.consts) if changes else None
+    return seen[id(closed)]
 
 
 def _is_in_memory(var: Any, makers: Mapping[int, Any]) -> bool:

@@ -60,6 +60,18 @@ def test_gradients_of_what_all_samples_share(micro_batches: int) -> None:
     np.testing.assert_allclose(slope, theirs.grad.numpy(), rtol=1e-4, atol=1e-10)
 
 
+def test_extremes_do_not_look_for_nans_by_a_slow_sum() -> None:
+    """The sum that shows whether there are NaNs is inside a condition on the platform."""
+
+    @flow.global_function()
+    def largest(x: tp.Numpy.Placeholder((4, 32768))) -> tp.Numpy:
+        return flow.math.reduce_max(x, [0])
+
+    x = np.random.default_rng(0).standard_normal((4, 32768)).astype(np.float32)
+    np.testing.assert_array_equal(largest(x), x.max(0))
+    assert "dot(" in largest.executables[-1][1].hlo()
+
+
 def test_sums_of_what_repeats_are_left_to_xla() -> None:
     """Which multiplies; otherwise an array of full size would be stored."""
 

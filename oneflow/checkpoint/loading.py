@@ -62,8 +62,8 @@ class WholeFile:
 
 
 _WIDENED = (
-    "older releases kept an optimizer's state of 16-bit variables in 16 bits: leave it out, or load it as float32, by "
-    "flow.load_variables({name: value.numpy().astype(np.float32), ...})"
+    "flow.load_variables of float32 values; older releases kept an optimizer's state of 16-bit variables in 16 bits: "
+    "leave it out, or pass value.numpy().astype(np.float32)"
 )
 
 

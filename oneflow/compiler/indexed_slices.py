@@ -63,8 +63,9 @@ def _gathers_of(graph: Graph, variable: Variable, optimizer: Any) -> tuple[str, 
 
 def _reads_rows(node: Node, table: Node) -> bool:
     gathers_rows = node.op.gathers_rows
-    first, second = node.inputs[0].node, node.inputs[1].node if len(node.inputs) > 1 else table
-    return gathers_rows is not None and gathers_rows(node.attrs) and first is table and second is not table
+    if gathers_rows is None or not gathers_rows(node.attrs):
+        return False
+    return node.inputs[0].node is table and node.inputs[1].node is not table
 
 
 def _has_many_rows(table: Variable, gathered: int, was_asked: bool) -> bool:
@@ -85,9 +86,12 @@ def in_rows(
       watched: the nodes whose gradients are read.
     """
     found: dict[Node, str] = {}
+    tables = {node.inputs[0].node for node in path if node.op.gathers_rows is not None}  # few: to look for readers takes time
     for variable in trained:
+        if variable.blob is None or variable.blob.node not in tables or variable.blob.node in watched:
+            continue
         optimizer = next((o for o in graph.objective.optimizers if updates(o, variable.name)), None)
-        if optimizer is None or variable.blob is None or variable.blob.node in watched:
+        if optimizer is None:
             continue
         moves_others = optimizer.slots(variable) or optimizer.weight_decay_of(variable.name)
         was_asked = variable.name in asked

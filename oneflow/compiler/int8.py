@@ -111,7 +111,7 @@ class Pass:
     # --- finding units
 
     def find(self) -> None:
-        products: list[tuple[Node, Blob]] = []
+        products: list[tuple[Node, IntegerProduct, Blob]] = []
         for node in self.analysis.products:
             data = self._gridded(node.inputs[0])
             if data is None:
@@ -122,12 +122,10 @@ class Pass:
             if not grid.low <= grid.zero <= grid.high and any(map(any, product.padding)):
                 self.analysis.left[node] = "the grid of its data does not hold 0, which it is padded with"
                 continue
-            products.append((node, data))
+            products.append((node, product, data))
             self.reads_integers.add((node, 0))
-        for node, data in reversed(products):
-            found = geometry(node)
-            assert isinstance(found, IntegerProduct)
-            unit = Unit(node, found, data, self.grids[key_of(data)])
+        for node, product, data in reversed(products):
+            unit = Unit(node, product, data, self.grids[key_of(data)])
             self._extend(unit)
             self.units[unit.end.node] = unit
             self.claimed.update(dict.fromkeys(unit.nodes, unit))

@@ -47,16 +47,15 @@ class _Watched:
             found = [f(blob) for blob in self.ranges for f in (reduce_min, reduce_max)]
             found += [blob for node in self.grids for blob in node.inputs[1:]]
             if not found:
-                reason = "it has no fake quantization of data, whose grids are kept in variables"
+                reason, lines = "it has no fake quantization of data, whose grids are kept in variables", []
+                hint = "flow.quantization.calibrate(job, batches)"
                 if measures:
-                    reason = _NO_FLOATS
-                left = next(iter(analysis.left.items()), None) if measures else None
-                if left is not None:
-                    node, why = left
-                    refuse(ModeError, f"job {self._job!r} cannot be of 8-bit integers: of {node.name!r}, {why}",
-                           found=[("made at", f"{node.source}   {node.source.text}")], hint=INSTEAD.get(why, ""))  # fmt: skip
-                hint = "" if measures else "flow.quantization.calibrate(job, batches)"
-                refuse(ModeError, f"job {self._job!r} cannot be of 8-bit integers: {reason}", hint=hint)
+                    reason, hint = _NO_FLOATS, ""
+                if measures and analysis.left:
+                    node, why = next(iter(analysis.left.items()))
+                    reason, hint = f"of {node.name!r}, {why}", INSTEAD.get(why, "")
+                    lines = [("made at", f"{node.source}   {node.source.text}")]
+                refuse(ModeError, f"job {self._job!r} cannot be of 8-bit integers: {reason}", found=lines, hint=hint)
             return concat([reshape(blob, (1,)) for blob in found], 0) if len(found) > 1 else reshape(found[0], (1,))
 
         return observing

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from . import jax_versions
 from . import memory as _memory
 
 _memory.keep_freed()  # here, because somebody else may start JAX before we use it
@@ -33,7 +34,9 @@ class _Lazy:
         self.__dict__["_name"] = name
 
     def __getattr__(self, attribute: str) -> Any:
-        value = getattr(_module(self._name), attribute)
+        module = _module(self._name)
+        jax_versions.collect_uninterrupted()
+        value = getattr(module, attribute)
         self.__dict__[attribute] = value
         return value
 

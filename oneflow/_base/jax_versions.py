@@ -8,6 +8,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
+import gc
 import os
 import re
 import sys
@@ -182,6 +184,23 @@ def run_exit_hook() -> None:
     """Runs JAX's exit hook where it was postponed."""
     while _postponed:
         _postponed.pop()()
+
+
+def collect_uninterrupted() -> None:
+    """Replaces the function that JAX has the garbage collector call by one without Python code. Does nothing the second time.
+
+    The first Python code that runs after a signal is where Ctrl-C raises its KeyboardInterrupt. In a loop of calls that is that
+    function now and then, which can raise it to nobody: Python prints "Exception ignored", and the loop goes on.
+
+    Private: ``jax._src.lib._xla_gc_callback``. A version without it keeps what it has.
+    """
+    library = sys.modules.get("jax._src.lib")
+    callback = getattr(library, "_xla_gc_callback", None)
+    collect = getattr(getattr(library, "_jax", None), "collect_garbage", None)
+    if callback in gc.callbacks and collect is not None:
+        getter = property(functools.partial(next, iter(collect, object())))
+        phases = type("Phases", (), {"start": getter, "stop": getter})()
+        gc.callbacks[gc.callbacks.index(callback)] = functools.partial(getattr, phases)  # of a phase, and a dictionary
 
 
 def leave_distributed_run() -> None:

@@ -1313,6 +1313,19 @@ except SystemExit as error:
 # --- interrupts
 
 
+def test_an_interrupt_is_not_lost_in_the_garbage_collector():
+    """Which calls a function of JAX: where the signal is pending, that would be the first code of Python's that runs."""
+    done = run("""
+import _thread, collections, gc
+job(x)
+try:
+    collections.deque(map(next, (iter(_thread.interrupt_main, 0), iter(gc.collect, -1))), maxlen=0)  # in C
+except KeyboardInterrupt:
+    print("interrupted", job(x).shape == x.shape)
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted True\n", "")
+
+
 @pytest.mark.parametrize("kind", [pytest.param("predict", marks=pytest.mark.thorough), "train"])
 def test_a_program_may_end_while_a_call_that_was_interrupted_is_computed(kind):
     done = run(f"""

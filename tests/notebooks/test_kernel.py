@@ -55,8 +55,8 @@ class Kernel:
             if interrupt_after and interrupt_after in text:
                 self.manager.interrupt_kernel()
                 interrupt_after = ""
-        while True:
-            reply = self.client.get_shell_msg(timeout=WAIT)
+        while True:  # ends before the limit of a test, which would leave a kernel that goes on and on
+            reply = self.client.get_shell_msg(timeout=max(deadline - time.monotonic(), 5))
             if reply["parent_header"]["msg_id"] == asked:
                 return shown, reply["content"]
 

@@ -6,7 +6,9 @@ import gc
 import importlib
 import math
 import sys
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,28 @@ _memory.keep_freed()  # here, because somebody else may start JAX before we use 
 
 
 def _module(name: str) -> ModuleType:
+    """The module, imported on a thread of its own: Ctrl-C, which Python raises on the main thread alone, could leave half of it.
+
+    The import goes on after Ctrl-C, and whoever needs the module next waits for it.
+    """
+    if name in sys.modules or threading.current_thread() is not threading.main_thread():
+        return _imported(name)
+    found: Future[ModuleType] = Future()
+
+    def finish() -> None:
+        try:
+            found.set_result(_imported(name))
+        except BaseException as error:
+            found.set_exception(error)
+
+    try:
+        threading.Thread(target=finish, name="oneflow-import").start()
+    except RuntimeError:  # the system starts none, or the program is about to end
+        return _imported(name)
+    return found.result()
+
+
+def _imported(name: str) -> ModuleType:
     """The module, imported while the garbage collector rests: it would look through all that JAX makes, again and again."""
     if name in sys.modules or not gc.isenabled() or gc.get_freeze_count():  # what the program has arranged stays
         return importlib.import_module(name)
@@ -61,4 +85,6 @@ else:
     lax = _Lazy("jax.lax")
     lax.__dict__["reshape"] = _reshape
 
-__all__ = ["jax", "jnp", "lax"]
+jax_export: Any = _Lazy("jax.export")
+
+__all__ = ["jax", "jax_export", "jnp", "lax"]

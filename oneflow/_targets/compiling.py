@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .._base.dist import Placement
-from .._base.jax import jax
+from .._base.jax import jax, jax_export
 from ..errors import CompileError
 from ..graph.graph import Graph
 from . import cache, topology
@@ -105,12 +105,12 @@ class Compiler:
     def _exported(self, traced: Any) -> Any:
         """The program without the layouts of its inputs and outputs, which are those of the function around it."""
         with jax.enable_x64(True), _without_frames():
-            export = importlib.import_module("jax.export").export
-            checks = [importlib.import_module("jax.export").DisabledSafetyCheck.custom_call(name) for name in _custom_calls()]
+            checks = [jax_export.DisabledSafetyCheck.custom_call(name) for name in _custom_calls()]
             step = importlib.import_module("jax.extend.core").jaxpr_as_fun(traced.jaxpr)
             step.__name__ = step.__qualname__ = traced.fun_name
             structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in traced.jaxpr.in_avals]
-            return export(jax.jit(step), platforms=(_PLATFORMS[self.target.platform],), disabled_checks=checks)(*structs)
+            platforms = (_PLATFORMS[self.target.platform],)
+            return jax_export.export(jax.jit(step), platforms=platforms, disabled_checks=checks)(*structs)
 
     def _sharding(self, mesh: Any, spec: Any) -> Any:
         if spec is None:

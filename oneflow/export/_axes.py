@@ -8,7 +8,6 @@ ops' own definitions, evaluated abstractly.
 from __future__ import annotations
 
 import ast
-import importlib
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NoReturn
 
-from .._base.jax import jax
+from .._base.jax import jax, jax_export
 from ..errors import ExportError
 from ..graph.graph import OP_INPUT, OP_VARIABLE, Input
 from ..graph.node import Blob, Node
@@ -49,7 +48,7 @@ class Sizes:
 
 def is_symbolic(value: Any) -> bool:
     """Whether an attribute's value is an open size, or made of some."""
-    return bool(importlib.import_module("jax.export").is_symbolic_dim(value))
+    return bool(jax_export.is_symbolic_dim(value))
 
 
 def is_open(size: Size) -> bool:
@@ -98,7 +97,7 @@ def symbols(names: Sequence[str], least: Mapping[str, int]) -> dict[str, Size]:
     if not distinct:
         return {}
     bounds = [f"{name} >= {least[name]}" for name in distinct if name in least]
-    made = importlib.import_module("jax.export").symbolic_shape(", ".join(distinct), constraints=bounds)
+    made = jax_export.symbolic_shape(", ".join(distinct), constraints=bounds)
     return dict(zip(distinct, made, strict=True))
 
 

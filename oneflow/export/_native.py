@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from .._base import native
-from .._base.jax import jax
+from .._base.jax import jax, jax_export
 from ..compiler import fusion, precision
 from ..compiler.arrangement import arranged
 from ..compiler.autodiff import run_nodes
@@ -120,7 +119,7 @@ def _with_values(attr: Any, sizes: Mapping[str, int]) -> Any:
     """An attribute with numbers in place of open sizes."""
     if isinstance(attr, (tuple, list)):
         return type(attr)(_with_values(item, sizes) for item in attr)
-    return evaluate(attr, sizes) if importlib.import_module("jax.export").is_symbolic_dim(attr) else attr
+    return evaluate(attr, sizes) if jax_export.is_symbolic_dim(attr) else attr
 
 
 def serialised(model: ExportedJob, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], bytes, bytes]:
@@ -137,16 +136,16 @@ def serialised(model: ExportedJob, sizes: Mapping[str, int]) -> tuple[tuple[str,
 
 
 def _exported(function: Traceable, *structs: Any) -> bytes:
-    export = importlib.import_module("jax.export")
-    checks = [export.DisabledSafetyCheck.custom_call(native.target(name)) for name in native.part().library.handlers]
-    return bytes(export.export(jax.jit(function), platforms=["cpu"], disabled_checks=checks)(*structs).serialize())
+    checks = [jax_export.DisabledSafetyCheck.custom_call(native.target(name)) for name in native.part().library.handlers]
+    return bytes(jax_export.export(jax.jit(function), platforms=["cpu"], disabled_checks=checks)(*structs).serialize())
 
 
 def deserialised(variables: Sequence[str], prepare: bytes, run: bytes) -> Specialised:
     """What ``serialised`` was given."""
     native.part()  # its calls have to be known before a program that has some is compiled
-    deserialize = importlib.import_module("jax.export").deserialize
-    return Specialised(tuple(variables), *(cast(Traceable, deserialize(bytearray(data)).call) for data in (prepare, run)))
+    return Specialised(
+        tuple(variables), *(cast(Traceable, jax_export.deserialize(bytearray(data)).call) for data in (prepare, run))
+    )
 
 
 def _sized(model: ExportedJob, blob: Blob, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
 import math
 import os
 import threading
@@ -21,7 +20,7 @@ from .._base.dtype import from_numpy
 from .._base.extras import need
 from .._base.files import read_regular
 from .._base.frames import shows_user_frames
-from .._base.jax import jax
+from .._base.jax import jax, jax_export
 from .._base.refuse import refuse, shown
 from .._base.whole_files import exporting
 from ..checkpoint import safetensors
@@ -88,7 +87,7 @@ def traced(what: str, model: ExportedJob, platforms: Sequence[str], *, inside: b
     function, specs = _function(model, inside=inside)
     try:
         with jax.enable_x64(is_wide(model)):
-            return importlib.import_module("jax.export").export(jax.jit(function), platforms=platforms)(*specs)
+            return jax_export.export(jax.jit(function), platforms=platforms)(*specs)
     except Exception as error:
         _refuse_sizes(what, model, error)
 
@@ -386,7 +385,7 @@ def load(path: str | os.PathLike[str]) -> ExportedFunction:
     except MemoryError:
         refuse(ExportError, f"{what}: {str(file)!r} cannot be read: there is no memory for its content")
     try:
-        exported = importlib.import_module("jax.export").deserialize(data)
+        exported = jax_export.deserialize(data)
         has_weights_beside = isinstance(first_argument(exported), dict)
     except Exception as error:
         _refuse_file(what, file, error)

@@ -7,7 +7,6 @@ ops that it was made from, so that a form that does not belong to the ops is nev
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ from typing import Any
 from .. import checkpoint
 from .._base import check
 from .._base.extras import need
+from .._base.jax import jax_export
 from .._base.refuse import refuse, shown, warn
 from ..checkpoint.format import Checkpoint
 from ..errors import ArgumentError, JobWarning, MissingExtraError, OneFlowError, SavedModelError
@@ -215,7 +215,7 @@ class SavedVersion:
         if hashlib.sha256(data).hexdigest() != digest:
             refuse(SavedModelError, f"{what} is damaged", hint=hint)
         try:
-            exported = importlib.import_module("jax.export").deserialize(bytearray(data))
+            exported = jax_export.deserialize(bytearray(data))
         except Exception as error:  # of another JAX, say
             reason = (str(error) or type(error).__name__).splitlines()[0]
             warn(JobWarning, f"{what} cannot be used by this version of JAX ({reason}); the ops are traced")

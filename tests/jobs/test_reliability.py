@@ -1326,6 +1326,22 @@ except KeyboardInterrupt:
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted True\n", "")
 
 
+@pytest.mark.parametrize("delay", [0.02, 0.1, 0.2])
+def test_a_first_call_can_be_interrupted_while_jax_is_imported(delay):
+    done = run(f"""
+import signal
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+assert "jax" not in sys.modules
+try:
+    signal.setitimer(signal.ITIMER_REAL, {delay})
+    job(x)
+    time.sleep({delay})
+except KeyboardInterrupt:
+    print("interrupted", job(x).shape == x.shape)
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted True\n", "")
+
+
 @pytest.mark.parametrize("kind", [pytest.param("predict", marks=pytest.mark.thorough), "train"])
 def test_a_program_may_end_while_a_call_that_was_interrupted_is_computed(kind):
     done = run(f"""

@@ -35,8 +35,8 @@ class Hidden:
 
     def __init__(self, target: str):
         """Makes and locks it, beside ``target``."""
-        parent, base = os.path.split(target)
         self._descriptor: int | None = None
+        parent, base = os.path.split(target)
         for _ in range(_TRIES):
             self.path = os.path.join(parent, f"{STAGING}{base[:40]}-{secrets.token_hex(6)}{_SUFFIX}")
             os.mkdir(self.path)
@@ -83,6 +83,9 @@ class Hidden:
         """Removes it, with all that is in it, and its lock last."""
         _remove(self.path)
         self._let_go()
+
+    def __del__(self) -> None:
+        self._let_go()  # of what Ctrl-C left behind, so that the next save removes it
 
     def _let_go(self) -> None:
         descriptor, self._descriptor = self._descriptor, None

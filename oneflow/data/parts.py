@@ -6,6 +6,7 @@ import os
 import secrets
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -261,7 +262,8 @@ class PartWriter:
 
     Args:
       path: of the part; a file of that name is replaced.
-    Raises: ArgumentError; DataError where no file can be created there.
+    Raises: ArgumentError; DataError where no file can be created there, and by ``write`` and at the end of the block where
+      the disk refuses: there is no file then.
     Example: >>> with flow.data.PartWriter("train/part-0") as part: part.write(record)
     """
 
@@ -281,7 +283,10 @@ class PartWriter:
         data = encode(record)
         if len(data) == PREFIX:
             refuse(ArgumentError, "an OFRecord without features has no bytes, and a part file cannot hold it")
-        self._file.write(data)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self._refuse(error)
         self.count += 1
         self.nbytes += len(data)
 
@@ -291,17 +296,25 @@ class PartWriter:
     def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
         try:
             if kind is None:
-                self._file.flush()
-                os.fsync(self._file.fileno())
-            self._file.close()
-            if kind is None:
-                if not self.count:
-                    refuse(DataError, f"no record was written to part {self.path!r}, and readers refuse an empty part")
-                os.replace(self._temporary, self.path)
+                self._finish()
+        except OSError as error:
+            self._refuse(error)
         finally:
-            self._file.close()
-            if os.path.exists(self._temporary):
+            with suppress(OSError):  # what a full disk has left in the buffer
+                self._file.close()
+            with suppress(OSError):
                 os.unlink(self._temporary)
+
+    def _finish(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        if not self.count:
+            refuse(DataError, f"no record was written to part {self.path!r}, and readers refuse an empty part")
+        os.replace(self._temporary, self.path)
+
+    def _refuse(self, error: OSError) -> NoReturn:
+        refuse(DataError, f"part {self.path!r} cannot be written: {error.strerror}", cause=error)
 
 
 def write_parts(
@@ -314,7 +327,7 @@ def write_parts(
       records: OFRecords, messages or serialised; at least as many as parts.
       parts: number of files.
     Returns: their paths.
-    Raises: ArgumentError; DataError where the files cannot be created.
+    Raises: ArgumentError; DataError where the files cannot be written.
     Example: >>> flow.data.write_parts("train", records, parts=4)
     """
     folder = _want("directory", check.path(directory))

@@ -210,7 +210,10 @@ class SavedVersion:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             refuse(SavedModelError, f"{what} cannot be read: {error}", hint=hint, cause=error)
         if ops != _digest(self.proto.graphs[graph], signature):
-            warn(JobWarning, f"{what} was made from other ops and is not used; the ops are traced")
+            warn(
+                JobWarning,
+                f"{what} was made from other ops than those of the model, or one of its files is damaged: the ops are traced",
+            )
             return None
         if hashlib.sha256(data).hexdigest() != digest:
             refuse(SavedModelError, f"{what} is damaged", hint=hint)

@@ -261,3 +261,18 @@ class _Closing:
 
     def __getattr__(self, name: str):
         return getattr(os, name)
+
+
+@pytest.mark.parametrize("step", ["mkdir", "fsync", "rename"])
+def test_the_next_save_removes_what_ctrl_c_left_in_one_and_in_its_cleaning_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def interrupted(*args: object, **keywords: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "unlink", interrupted)
+        patch.setattr(os, step, interrupted)
+        write(tmp_path / "m", {"a": np.zeros(2, np.float32)})
+    write(tmp_path / "m", {"a": np.ones(2, np.float32)})
+    assert os.listdir(tmp_path) == ["m"] and Checkpoint(tmp_path / "m")["a"].numpy().sum() == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import resource
 import struct
 from pathlib import Path
 
@@ -399,6 +400,20 @@ def test_a_part_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with PartWriter(path) as part:
         part.write(record(x=("int64_list", [1])))
     assert path.read_bytes() == struct.pack("<q", part.nbytes - 8) + record(x=("int64_list", [1])).SerializeToString()
+
+
+@pytest.mark.parametrize("count", [1000, 3000])  # records that fill the disk at the end of the block, and before
+def test_a_part_that_the_disk_refuses_is_named_and_removed(tmp_path: Path, count: int) -> None:
+    path = tmp_path / "part-0"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(DataError, match="part-0' cannot be written: File too large"), PartWriter(path) as part:
+            for _ in range(count):
+                part.write(record(x=("bytes_list", [bytes(1000)])))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_chunks_of_any_size(tmp_path: Path) -> None:

@@ -212,12 +212,10 @@ class _Processes:
                 if told and stop.signal == signal.SIGTERM and found > 1:
                     status = found  # it has chosen its end, such as after saving a checkpoint
                 if found and status in (0, 1) and not stop.signal:
-                    if not status:
-                        _say(f"process {rank} of {self._count} {_described(found)}; the others end, too")
-                        deadline = time.monotonic() + _GRACE_SECONDS
-                    elif found != 1:
-                        _say(f"process {rank} of {self._count} {_described(found)}")
                     # who gives up because another was lost ends with 1, and sometimes before it: other statuses say more
+                    _say(f"process {rank} of {self._count} {_described(found)}" + ("" if status else "; the others end, too"))
+                    if not status:
+                        deadline = time.monotonic() + _GRACE_SECONDS
                     status = found if found > 0 else 128 - found
             if stop.passed_on:
                 _signal(running.values(), stop.passed_on)

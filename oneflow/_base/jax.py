@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import importlib
 import math
+import signal
 import sys
 import threading
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -19,38 +20,47 @@ _memory.keep_freed()  # here, because somebody else may start JAX before we use 
 
 
 def _module(name: str) -> ModuleType:
-    """The module, imported on a thread of its own: Ctrl-C, which Python raises on the main thread alone, could leave half of it.
-
-    The import goes on after Ctrl-C, and whoever needs the module next waits for it.
-    """
-    if name in sys.modules or threading.current_thread() is not threading.main_thread():
-        return _imported(name)
-    found: Future[ModuleType] = Future()
-
-    def finish() -> None:
-        try:
-            found.set_result(_imported(name))
-        except BaseException as error:
-            found.set_exception(error)
-
-    try:
-        threading.Thread(target=finish, name="oneflow-import").start()
-    except RuntimeError:  # the system starts none, or the program is about to end
-        return _imported(name)
-    return found.result()
-
-
-def _imported(name: str) -> ModuleType:
-    """The module, imported while the garbage collector rests: it would look through all that JAX makes, again and again."""
-    if name in sys.modules or not gc.isenabled() or gc.get_freeze_count():  # what the program has arranged stays
+    if name in sys.modules:
         return importlib.import_module(name)
+    with _signals_afterwards(), _collector_at_rest():
+        return importlib.import_module(name)
+
+
+@contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """Without the garbage collector, which would look through all that JAX makes in its import, again and again."""
+    if not gc.isenabled() or gc.get_freeze_count():  # what the program has arranged stays
+        yield
+        return
     gc.disable()
     try:
-        return importlib.import_module(name)
+        yield
     finally:
         gc.freeze()
         gc.unfreeze()  # all of it counts as old now, and is looked through when that is due
         gc.enable()
+
+
+@contextmanager
+def _signals_afterwards() -> Iterator[None]:
+    """Signals that come meanwhile get to their handlers afterwards: Ctrl-C in an import of JAX would leave half of it for ever.
+
+    A thread for the import would settle how many arenas glibc makes, which the first jobs decide.
+    """
+    if threading.current_thread() is not threading.main_thread():  # where no handler runs
+        yield
+        return
+    came: list[int] = []
+    handlers = {number: handler for number in signal.valid_signals() if callable(handler := signal.getsignal(number))}
+    try:
+        for number in handlers:
+            signal.signal(number, lambda number, _: came.append(number))
+        yield
+    finally:
+        for number, handler in sorted(handlers.items(), reverse=True):  # SIGINT, whose handler raises, is the last
+            signal.signal(number, handler)
+        for each in came:
+            signal.raise_signal(each)
 
 
 class _Lazy:

@@ -133,10 +133,10 @@ class Arrangement:
             found[norm.nodes[0]] = describe_norm(norm.norm)
         return found
 
-    def with_joint_gradients(self, vmapped: Collection[Node]) -> Arrangement:
-        """The same on one device, with one gradient for all nodes that share weights. ``vmapped``: see ``arranged``."""
+    def with_joint_gradients(self, vmapped: Collection[Node], devices: int) -> Arrangement:
+        """The same with one gradient for all nodes that share weights. ``vmapped``, ``devices``: see ``arranged``."""
         nodes = [step for step in self.steps if isinstance(step, Node)]
-        return replace(self, joint=joint_gradients(nodes, self.path, self.precision, vmapped))
+        return replace(self, joint=joint_gradients(nodes, self.path, self.precision, vmapped, devices))
 
     def with_rounding(self) -> Arrangement:
         """The same with outputs rounded to bfloat16 for all their readers."""

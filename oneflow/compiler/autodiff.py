@@ -199,9 +199,9 @@ class JointStep:
         cotangents = backward.of_node(self.node)
         if cotangents is not None and cotangents[0] is not None:
             function = self.lowering.function(self.node, None)
-            backward.add_rows(
-                self.node.inputs[SHARED], self.lowering.joint[self.node], Rows(self.node, function, shared, x, cotangents[0])
-            )
+            is_spread = self.node.scope.placement.parallel_num > 1
+            rows = Rows(self.node, function, shared, x, cotangents[0], is_spread)
+            backward.add_rows(self.node.inputs[SHARED], self.lowering.joint[self.node], rows)
 
 
 @dataclass(frozen=True, slots=True)

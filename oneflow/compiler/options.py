@@ -68,15 +68,25 @@ _SMALL = 1 << 19  # multiplications per product
 _LIBRARY = "xla_cpu_experimental_ynn_fusion_type"
 
 
+_PRODUCTS = "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
+
+
 def cpu_options(plan: Plan, *, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """The options for a program on a CPU: where all products are small and there are many, XLA computes them itself.
 
     Otherwise XLA hands each to a library that builds a pipeline of its own, 0.5 ms per product at the first call, and reads
     through the whole program for each when it is loaded. For products of this size the steps are no faster by it.
     """
-    if _LIBRARY in environment.get("XLA_FLAGS", "") or not jax_versions.can_choose_library():
-        return {}
-    return {_LIBRARY: ""} if has_small_products(plan) else {}
+    return {_LIBRARY: ""} if _can_choose(environment) and has_small_products(plan) else {}
+
+
+def own_reductions(*, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """The options for a program on a CPU whose reductions XLA computes itself: its library keeps the products."""
+    return {_LIBRARY: _PRODUCTS} if _can_choose(environment) else {}
+
+
+def _can_choose(environment: Mapping[str, str]) -> bool:
+    return _LIBRARY not in environment.get("XLA_FLAGS", "") and jax_versions.can_choose_library()
 
 
 def has_small_products(plan: Plan) -> bool:

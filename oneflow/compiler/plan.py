@@ -464,9 +464,8 @@ def on_one_place(plan: Plan, devices: int) -> Plan:
         records.append(PassRecord("batch normalization", _count(made.norms, "layer", "computed by one call each")))
         by_name = {node.name: text for node, text in made.kernels().items()}  # nodes may be copies of the graph's
         kernels = {**kernels, **{node: by_name[node.name] for node in plan.graph.nodes if node.name in by_name}}
-    if devices == 1:
-        made = made.with_joint_gradients(plan.vmapped)
-        groups = len(set(made.joint.values()))
-        changed = f"those of {len(made.joint)} nodes to {groups} shared inputs, each computed once" if groups else ""
-        records.append(PassRecord("joint gradients", changed))
+    made = made.with_joint_gradients(plan.vmapped, devices)
+    groups = len(set(made.joint.values()))
+    changed = f"those of {len(made.joint)} nodes to {groups} shared inputs, each computed once" if groups else ""
+    records.append(PassRecord("joint gradients", changed))
     return replace(plan, arrangement=made, fused_kernels=kernels, passes=(*plan.passes, *records))

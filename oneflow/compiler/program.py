@@ -18,12 +18,13 @@ from .fused_update import Devices
 from .indexed_slices import in_rows
 from .layout import Layout, Meshes, Storage, mesh_axes
 from .lowering import Lowering, Observer, Values
-from .options import with_product_precision
+from .options import own_reductions, with_product_precision
 from .parts import in_parts, is_long
 from .plan import PREPARED, RANDOM_STATE, Plan, is_variable
-from .rewriting import rewritten, rewritten_function
+from .rewriting import function_of, rewritten, rewritten_function
 from .storing import narrow_gathers
 from .update import finish, loss_count, measure, numbers, prepare, seed_scale, show_updates
+from .wide_reductions import is_faster_without_library
 
 Step = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
 
@@ -76,6 +77,13 @@ def single(
         step = in_parts(step, changed=partial(rewritten, plan=plan))
     if meshes is None:
         return _jitted(step, plan, options)
+    return _jitted_on(step, plan, storages, meshes, options)
+
+
+def _jitted_on(
+    step: Callable[..., Any], plan: Plan, storages: Mapping[str, Storage], meshes: Meshes, options: Mapping[str, Any] | None
+) -> Any:
+    """The jitted step of a job on one place that ``meshes`` know."""
     placement = place_of(plan)
     whole = meshes.sharding(placement, ())
 
@@ -106,14 +114,21 @@ def single(
     )
 
 
-def rewritten_step(traced: Any, plan: Plan, options: Mapping[str, Any] | None) -> Any | None:
-    """The jitted step of a job on JAX's default device as XLA is to get it; None where it stays as it was traced.
+def rewritten_step(
+    traced: Any, plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None, options: Mapping[str, Any] | None
+) -> Any | None:
+    """The jitted step of a job on one place as XLA is to get it; None where it stays as it was traced.
 
-    ``traced`` is the step, traced; ``options`` are those of the compiler.
+    ``traced`` is the step, traced; the others are those of ``single``.
     """
-    run = rewritten_function(traced, plan, program_name(plan))
-    if run is None:
+    name, is_spread = program_name(plan), meshes is not None
+    own = own_reductions() if is_faster_without_library(traced.jaxpr, plan, is_spread=is_spread) else {}
+    run = rewritten_function(traced, plan, name, keeps_reductions=is_spread or bool(own))
+    if run is None and not own:
         return None
+    run, options = run or function_of(traced.jaxpr, traced, name), {**(options or {}), **own}
+    if meshes is not None:
+        return _jitted_on(run, plan, storages, meshes, options)
     if not is_stateless(plan):
         return _jitted(run, plan, options)
     is_single = len(plan.fetches) == 1

@@ -4,9 +4,10 @@ XLA's CPU compiler fuses an elementwise equation into each loop that reads it. W
 next one and by something else, every loop computes all steps before its own, as for an average ``s = a * s + (1 - a) * x[t]``
 whose values are all results: for n steps both the program and the time to run it grow with n ** 2.
 
-A value that would be computed in more than ``_LOOPS`` loops passes through a call of the native part, which fuses with nothing.
-So does one behind ``_LONGEST`` equations that would become one loop, which XLA would compile for minutes. What becomes one loop
-is told by the rules of XLA's fusion of instructions, as far as a few properties of an equation can tell.
+A value that would be computed in more than ``_LOOPS`` loops passes through a computation of its own, which XLA calls and fuses
+with nothing: it does nothing, but what it gets is in memory. So does one behind ``_LONGEST`` equations that would become one
+loop, which XLA would compile for minutes. What becomes one loop is told by the rules of XLA's fusion of instructions, as far as a
+few properties of an equation can tell.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base import native
+from .._base import jax_versions
 from .._base.jax import jax
 from .options import has_small_products
 from .plan import Plan
@@ -29,7 +30,7 @@ _MOST = 1 << 20  # numbers; larger values take longer to store
 # Of the primitives of JAX, by what XLA makes of them: a loop that is fused into all of its readers,
 _VIEWS = frozenset(
     """bitcast_convert_type broadcast_in_dim concatenate convert_element_type copy expand_dims iota pad reduce_precision reshape
-    rev slice split squeeze transpose""".split()
+    reshard rev sharding_constraint slice split squeeze transpose""".split()
 )
 _CHEAP = frozenset(
     """abs add add_any and ceil clamp div eq floor ge gt integer_pow is_finite le logistic lt max min mul ne neg not or round
@@ -47,10 +48,10 @@ _MANY = 1 << 12
 
 
 def stored_values(closed: Any, plan: Plan) -> Any | None:
-    """A closed jaxpr of a plan for one device with calls that store values; None where it needs none."""
+    """A closed jaxpr of a plan with calls that store values; None where it needs none."""
     from jax.extend.core import ClosedJaxpr, Jaxpr
 
-    if plan.platform != "cpu" or plan.without_native or native.part().library is None:
+    if plan.platform != "cpu":
         return None
     jaxpr = closed.jaxpr
     stored = _Fusion(jaxpr, has_library=not has_small_products(plan)).stored()
@@ -70,10 +71,8 @@ def stored_values(closed: Any, plan: Plan) -> Any | None:
 
 
 def _calls_that_store(aval: Any) -> list[Any]:
-    def stored(array: Any) -> Any:  # a function of its own, for which JAX makes variables of its own
-        return native.stored(array)
-
-    found: list[Any] = jax.make_jaxpr(stored)(jax.ShapeDtypeStruct(aval.shape, aval.dtype)).eqns
+    same = jax.make_jaxpr(lambda array: array)(jax.ShapeDtypeStruct(aval.shape, aval.dtype))
+    found: list[Any] = jax.make_jaxpr(jax_versions.not_inlined(same))(*same.in_avals).eqns
     return found
 
 
@@ -189,7 +188,7 @@ def _is_unary(eqn: Any, makers: dict[int, Any]) -> bool:
 
 
 def _is_storable(aval: Any, least: int = 2) -> bool:
-    return least <= aval.size <= _MOST and aval.ndim > 0 and aval.dtype == np.float32
+    return least <= aval.size <= _MOST and aval.ndim > 0 and aval.dtype in (np.float32, np.float64)
 
 
 def _kind(eqn: Any) -> frozenset[str] | None:

@@ -1,4 +1,4 @@
-"""What is changed in traced functions before XLA compiles them for one device."""
+"""What is changed in traced functions before XLA compiles them for CPUs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ from .recomputed import stored_values
 from .wide_reductions import without_wide_reductions
 
 
-def rewritten(closed: Any, plan: Plan) -> Any | None:
-    """A closed jaxpr of a plan for one device as XLA is to get it; None where it stays as it is."""
-    changed = without_wide_reductions(closed, plan)
+def rewritten(closed: Any, plan: Plan, *, keeps_reductions: bool = False) -> Any | None:
+    """A closed jaxpr of a plan as XLA is to get it; None where it stays as it is.
+
+    ``keeps_reductions``: it is for several devices, or for an XLA whose library reduces nothing.
+    """
+    changed = None if keeps_reductions else without_wide_reductions(closed, plan)
     return stored_values(changed or closed, plan) or changed
 
 
-def rewritten_function(traced: Any, plan: Plan, name: str) -> Callable[..., Any] | None:
-    """A traced function of a plan for one device as XLA is to get it; None where it stays as it is."""
-    closed = rewritten(traced.jaxpr, plan)
-    if closed is None:
-        return None
+def rewritten_function(traced: Any, plan: Plan, name: str, *, keeps_reductions: bool) -> Callable[..., Any] | None:
+    """A traced function of a plan as XLA is to get it; None where it stays as it is. ``keeps_reductions``: see there."""
+    closed = rewritten(traced.jaxpr, plan, keeps_reductions=keeps_reductions)
+    return None if closed is None else function_of(closed, traced, name)
+
+
+def function_of(closed: Any, traced: Any, name: str) -> Callable[..., Any]:
+    """A closed jaxpr as a function, of the arguments and results of a traced one."""
     from jax.extend.core import jaxpr_as_fun
 
     run, results = jaxpr_as_fun(closed), jax.tree.structure(traced.out_info)

@@ -4,6 +4,9 @@ On CPUs XLA hands the sum over the rows of an array, and the largest of them, to
 80 times as long as to read the array (jaxlib 0.10): 8 ms for the gradient of positions in 16 sequences of 128 by 768. A sum of
 what is in memory is written as a product with ones, which the same library computes at the rate of memory. Other sums, and
 extremes, are written in a way that the library does not know, so that XLA computes them; it stores large operands before.
+
+In a program that mostly reduces wide arrays the library reduces nothing, and all is left as it is. On several devices XLA has to
+know what is reduced, to divide it: there that is the only way.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ _WIDE = 1 << 14  # columns, more of which are slow
 _IN_MEMORY = frozenset("conv_general_dilated dot_general ffi_call".split())
 _VIEWS = frozenset("expand_dims reshape squeeze".split())
 _ELEMENTWISE = frozenset("add add_any convert_element_type div max min mul neg select_n sub".split())
+# What a number of a wide reduction takes longer by the library, and as it is written here, than by XLA itself; as a multiple of
+# what one of another reduction takes longer by XLA
+_BY_LIBRARY, _REWRITTEN = 8, 2
 _DEPTH = 16  # equations that are looked through
 
 Array = Any
@@ -65,6 +71,28 @@ def without_wide_reductions(closed: Any, plan: Plan) -> Any | None:
     if plan.platform != "cpu" or has_small_products(plan):  # which leave the library out
         return None
     return _rewritten(closed, {})
+
+
+def is_faster_without_library(closed: Any, plan: Plan, *, is_spread: bool) -> bool:
+    """Whether a plan's step, as a closed jaxpr, takes longer where the library reduces. ``is_spread``: over several devices."""
+    if plan.platform != "cpu" or has_small_products(plan):
+        return False
+    wide, others = _reduced_numbers(closed.jaxpr)
+    return (_BY_LIBRARY if is_spread else _REWRITTEN) * wide > others
+
+
+def _reduced_numbers(jaxpr: Any) -> tuple[int, int]:
+    """How many numbers a jaxpr's wide reductions reduce, and its others."""
+    wide = others = 0
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in _REDUCTIONS:
+            is_wide = _as_three_axes(eqn) is not None
+            wide, others = wide + is_wide * eqn.invars[0].aval.size, others + (not is_wide) * eqn.invars[0].aval.size
+        for inside in (part for value in eqn.params.values() for part in (value if isinstance(value, tuple) else (value,))):
+            if hasattr(inside := getattr(inside, "jaxpr", inside), "eqns"):
+                found = _reduced_numbers(inside)
+                wide, others = wide + found[0], others + found[1]
+    return wide, others
 
 
 def _rewritten(closed: Any, seen: dict[int, Any | None]) -> Any | None:

@@ -170,7 +170,7 @@ class Executable:
         start = time.perf_counter()
         with jax.enable_x64(True) if self.plan.x64 else nullcontext():
             traced = function.trace(*arguments)
-            rewritten = rewritten_step(traced, self.plan, self._options) if self._meshes is None else None
+            rewritten = rewritten_step(traced, self.plan, self._storages, self._meshes, self._options)
             if rewritten is not None:
                 function, traced = rewritten, rewritten.trace(*arguments)
             self.statistics.trace_seconds = time.perf_counter() - start

@@ -80,8 +80,10 @@ def changed(job: Any) -> str:
     return dict(job.executables[-1][1].plan.passes)["joint gradients"]
 
 
+@pytest.mark.parametrize("devices", [1, 3])
 @pytest.mark.parametrize("way", FLOW_TIMES)
-def test_gradient_of_shared_weights(way: str) -> None:
+def test_gradient_of_shared_weights(way: str, devices: int) -> None:
+    flow.config.cpu_device_num(devices)
     watched: list[Any] = []
     job = trained(way, watched=watched)
     np.testing.assert_allclose(updated(job), expected(way), rtol=1e-4, atol=1e-6)
@@ -102,6 +104,28 @@ def test_the_same_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(gradient, updated(apart), rtol=1e-5, atol=1e-7)
     assert changed(apart) == ""
     assert apart.executables[-1][1].hlo().count(" dot(") == products + STEPS - 1
+
+
+def test_on_several_devices_gradients_of_few_rows_are_computed_together_as_well() -> None:
+    flow.config.cpu_device_num(3)
+
+    @flow.global_function("train")
+    def job(x: tp.Numpy.Placeholder((6 * WIDTH, 2))) -> tp.Numpy:
+        w = flow.get_variable("w", (2, 2), initializer=flow.ones_initializer())
+        for _ in range(STEPS):
+            x = flow.math.tanh(flow.matmul(x, w))
+        flow.optimizer.SGD(RATE).minimize(x)
+        return x
+
+    x = np.random.default_rng(0).standard_normal((6 * WIDTH, 2)).astype(np.float32)
+    job(x)
+    w, y = torch.ones(2, 2, requires_grad=True), torch.tensor(x)
+    for _ in range(STEPS):
+        y = torch.tanh(y @ w)
+    y.mean().backward()
+    np.testing.assert_allclose(flow.get_all_variables()["w"].numpy(), 1 - w.grad.numpy(), rtol=1e-5)
+    assert changed(job) == "those of 4 nodes to 1 shared inputs, each computed once"
+    assert job.executables[-1][1].hlo().count(" all-reduce(") == 1
 
 
 def test_mixed_precision() -> None:

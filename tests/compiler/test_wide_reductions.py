@@ -8,12 +8,27 @@ import torch
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow._base import jax_versions
+from oneflow.compiler import wide_reductions
 
+LIBRARY = "__ynn_fusion"
 SHAPES = [((8, 32768), [0]), ((2, 9, 20000), [1]), ((4, 3, 20000), [0, 1]), ((2, 3, 4, 17000), [1, 2]), ((3, 130, 200), [0])]
 
 
+@pytest.fixture
+def rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the program reduces so much that the library is worth having for it."""
+    monkeypatch.setattr(wide_reductions, "_REWRITTEN", 0)
+
+
 @pytest.mark.parametrize(("shape", "axes"), SHAPES, ids=str)
-def test_reductions(shape: tuple[int, ...], axes: list[int]) -> None:
+@pytest.mark.parametrize("devices", [1, 2, "rewritten"])
+def test_reductions(shape: tuple[int, ...], axes: list[int], devices: int | str, request: pytest.FixtureRequest) -> None:
+    if devices == "rewritten":
+        request.getfixturevalue("rewritten")
+    else:
+        flow.config.cpu_device_num(devices)
+
     @flow.global_function()
     def reduced(x: tp.Numpy.Placeholder(shape)) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy, tp.Numpy]:
         y = x * 2.0
@@ -34,7 +49,24 @@ def test_reductions(shape: tuple[int, ...], axes: list[int]) -> None:
         np.testing.assert_allclose(mean, 2 * given.mean(tuple(axes), keepdims=True), rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(largest, 2 * given.max(tuple(axes)))
         np.testing.assert_array_equal(least, 2 * given.min(tuple(axes)))
-    assert "dot(" in reduced.executables[-1][1].hlo()
+    program = reduced.executables[-1][1].hlo()
+    assert ("dot(" in program) == (devices == "rewritten")
+    if devices != "rewritten" and jax_versions.can_choose_library():
+        assert LIBRARY not in program
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_library_is_kept_where_it_is_faster(devices: int) -> None:
+    flow.config.cpu_device_num(devices)
+
+    @flow.global_function()
+    def reduced(x: tp.Numpy.Placeholder((4, 32768)), y: tp.Numpy.Placeholder((4096, 2048))) -> tuple[tp.Numpy, tp.Numpy]:
+        return flow.math.reduce_max(x, [0]), flow.math.reduce_sum(flow.math.square(y), [1])
+
+    largest, total = reduced(np.ones((4, 32768), np.float32), np.ones((4096, 2048), np.float32))
+    np.testing.assert_array_equal(largest, 1)
+    np.testing.assert_array_equal(total, 2048)
+    assert (LIBRARY in reduced.executables[-1][1].hlo()) == jax_versions.can_choose_library()
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
@@ -60,6 +92,7 @@ def test_gradients_of_what_all_samples_share(micro_batches: int) -> None:
     np.testing.assert_allclose(slope, theirs.grad.numpy(), rtol=1e-4, atol=1e-10)
 
 
+@pytest.mark.usefixtures("rewritten")
 def test_extremes_do_not_look_for_nans_by_a_slow_sum() -> None:
     """The sum that shows whether there are NaNs is inside a condition on the platform."""
 

@@ -12,16 +12,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import examples
 
 import oneflow as flow
 import oneflow.typing as tp
-from oneflow._base import native as _native
 from oneflow.compiler import recomputed
 
-pytestmark = pytest.mark.usefixtures("native_part")
 ROWS, WIDTH = 4, 32
-STORED = 'custom_call_target="' + _native.target("transpose") + '"'
+STORED = " call("
 
 # --- recurrences, written once for the library and for PyTorch: x of each step, and the weights, give the states
 
@@ -106,12 +103,13 @@ def job_of(cell: Callable[..., list[Any]], length: int, kind: str) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::oneflow.errors.JobWarning")  # of variables that a recurrence does not read
-@pytest.mark.parametrize("kind", ["train", "predict"])
+@pytest.mark.parametrize(("kind", "devices"), [("train", 1), ("predict", 1), ("train", 2)])
 @pytest.mark.parametrize("cell", [average, gated, independent, balanced])
-def test_programs_of_recurrences_grow_with_their_length(cell: Callable[..., list[Any]], kind: str) -> None:
+def test_programs_of_recurrences_grow_with_their_length(cell: Callable[..., list[Any]], kind: str, devices: int) -> None:
     x, lengths = sequence(32), []
     for length in (16, 32):
         flow.clear_default_session()
+        flow.config.cpu_device_num(devices)
         job = job_of(cell, length, kind)
         found = job(x[:, :length])
         lengths.append(len(job.executables[-1][1].hlo()))
@@ -151,6 +149,29 @@ def test_micro_batches_and_watches() -> None:
     np.testing.assert_allclose(seen[0], found[0][0][:, 9], rtol=1e-6)
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_float64_and_the_mirrored_view() -> None:
+    x = sequence(24).astype(np.float64)
+    config = flow.FunctionConfig()
+    config.default_logical_view(flow.scope.mirrored_view())
+    flow.config.cpu_device_num(2)
+
+    @flow.global_function("train", config)
+    def job(x: tp.ListNumpy.Placeholder((ROWS // 2, 24, WIDTH), dtype=flow.double)) -> tp.ListNumpy:
+        rate = flow.get_variable("rate", (WIDTH,), dtype=flow.double, initializer=flow.constant_initializer(0.3))
+        states = average(Ours, [flow.squeeze(flow.slice(x, [None, t, None], [None, 1, None]), [1]) for t in range(24)], [rate])
+        loss = flow.math.reduce_mean(flow.math.square(flow.stack(states, 1)))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)
+        return flow.stack(states, 1)
+
+    states = np.concatenate(job([x[:2], x[2:]]))
+    assert STORED in job.executables[-1][1].hlo()
+    rate = torch.full((WIDTH,), 0.3, dtype=torch.float64, requires_grad=True)
+    theirs = torch.stack(average(Theirs, [torch.tensor(x[:, t]) for t in range(24)], [rate]), 1)
+    (theirs.square().mean() * 2).backward()  # the sum of the gradients of both devices' means
+    np.testing.assert_allclose(states, theirs.detach().numpy(), rtol=1e-10)
+    np.testing.assert_allclose(flow.get_all_variables()["rate"].numpy(), 0.3 - rate.grad.numpy(), rtol=1e-9)
 
 
 def test_long_loops_are_cut() -> None:
@@ -206,7 +227,7 @@ UNARY = [
 BINARY = [jnp.add, jnp.multiply, jnp.maximum, lambda a, b: a - b.sum(1, keepdims=True), lambda a, b: jnp.where(a > b, a, b)]
 
 
-@settings(deadline=None, max_examples=examples(30))
+@settings(deadline=None, max_examples=30)
 @given(
     draws=st.lists(st.tuples(st.integers(0, 10), st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=40),
     results=st.lists(st.integers(0, 99), min_size=1, max_size=4),
@@ -237,4 +258,4 @@ def test_random_programs(draws: list[tuple[int, int, int]], results: list[int]) 
 class _Plan:
     """What the pass asks of a plan."""
 
-    platform, without_native, compute = "cpu", "", ()
+    platform, compute = "cpu", ()

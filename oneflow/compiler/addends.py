@@ -55,8 +55,7 @@ def nodes_with_addends(
         if readers[variable] != 1 or variable in watched or variable in plan.vmapped:
             return False
         requests = blob.distribute if isinstance(blob.distribute, tuple) else (blob.distribute,)
-        storage = storages[variable.attrs["variable"]]
-        is_whole = storage.layout.placement == placement and not storage.layout.is_split and not storage.replicas
+        is_whole = storages[variable.attrs["variable"]].is_whole_on(placement)
         return is_whole and all(request is None or request.axis is None for request in requests)
 
     found: dict[Node, Any] = {}

@@ -217,12 +217,14 @@ class RowsStep:
     """The backward pass at a node that gathers rows of a table, whose gradient stays in rows."""
 
     node: Node
-    table: str
+    lowering: Lowering
 
     def __call__(self, indices: Any, backward: Backward) -> None:
         cotangents = backward.of_node(self.node)
         if cotangents is not None and cotangents[0] is not None:
-            backward.gathered.setdefault(self.table, []).append(GatheredRows(indices, cotangents[0]))
+            placement = self.node.scope.placement
+            rows = GatheredRows(*(self.lowering.whole(array, placement) for array in (indices, cotangents[0])))
+            backward.gathered.setdefault(self.lowering.in_rows[self.node], []).append(rows)
 
 
 LARGE = 1 << 15
@@ -348,7 +350,7 @@ def run_nodes(
             propagates.append(jax.tree_util.Partial(JointStep(node, lowering), *values.inputs(node)))
             wanted = tuple(i for i in wanted if i != SHARED)
         elif node in lowering.in_rows and wanted:
-            propagates.append(jax.tree_util.Partial(RowsStep(node, lowering.in_rows[node]), values.inputs(node)[1]))
+            propagates.append(jax.tree_util.Partial(RowsStep(node, lowering), values.inputs(node)[1]))
             wanted = ()
         if wanted:
             outputs, pullback = linearize(node, values, draws, wanted)

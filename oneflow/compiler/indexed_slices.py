@@ -1,7 +1,8 @@
 """Row-sparse updates (``FunctionConfig.indexed_slices_optimizer_conf``): rows that a step did not gather are not updated.
 
 The gradient of a table is zero in the rows that no ``gather`` read, but momentum and decay would change them.
-On one device the gradient of a table of many rows stays in the rows that were gathered, and only these are read and written.
+The gradient of a table of many rows stays in the rows that were gathered, and only these are read and written. On several
+devices each gets the rows that all have gathered, which are fewer numbers than the table that would be added up among them.
 Plain gradient descent changes no other rows anyway: its updates of such tables are row-sparse unasked.
 """
 
@@ -78,9 +79,10 @@ def _has_many_rows(table: Variable, gathered: int, was_asked: bool) -> bool:
 def in_rows(
     graph: Graph, trained: Sequence[Variable], path: Collection[Node], asked: Collection[str], watched: Collection[Node]
 ) -> dict[Node, str]:
-    """The gathers whose tables get their gradients in rows on one device, and the names of these tables.
+    """The gathers whose tables get their gradients in rows, and the names of these tables.
 
     Args:
+      trained: variables that each device has whole.
       path: the nodes on the gradient path.
       asked: the tables of ``gathers_of``.
       watched: the nodes whose gradients are read.

@@ -176,6 +176,10 @@ class Storage:
             return (tuple(mesh_axes(self.layout.placement)), *((),) * len(self.shape))
         return self.layout.spec(len(self.shape))
 
+    def is_whole_on(self, placement: Placement) -> bool:
+        """Whether each device of a placement has the same whole tensor."""
+        return self.layout.placement == placement and not self.layout.is_split and not self.replicas
+
     @property
     def is_plain(self) -> bool:
         """Whether the stored array is the logical tensor."""

@@ -246,6 +246,10 @@ class Lowering:
             return None
         return self.meshes.sharding(placement, ()).mesh
 
+    def whole(self, array: Any, placement: Placement) -> Any:
+        """An array as each device of a placement has all of it."""
+        return array if self.meshes is None else self._laid_out(array, Layout.whole(placement))
+
     def _laid_out(self, array: Any, layout: Layout) -> Any:
         assert self.meshes is not None
         if layout.placement.parallel_num == 1:

@@ -199,8 +199,9 @@ def make_step(plan: Plan, storages: Mapping[str, Storage], meshes: Meshes | None
     addends = nodes_with_addends(plan, arrangement, place_of(plan), storages, meshes) if observer is None else {}
     summed = frozenset(node.inputs[1].node.attrs["variable"] for node in addends)
     gathers = narrow_gathers(plan.compute, arrangement.precision, storages)
-    trains_alone = graph.train and meshes is None and observer is None
-    rows_of = in_rows(graph, plan.trained, plan.path, plan.gathers, watched_nodes) if trains_alone else {}
+    keeps_rows = graph.train and observer is None and not plan.vmapped
+    whole = [v for v in plan.trained if keeps_rows and (meshes is None or storages[v.name].is_whole_on(place_of(plan)))]
+    rows_of = in_rows(graph, whole, plan.path, plan.gathers, watched_nodes)
     lowering = Lowering(
         meshes, plan.vmapped, plan.without_native, arrangement.precision, observer, plan.platform, gathers, in_rows=rows_of,
         rounded=arrangement.rounded, narrow_cotangents=arrangement.narrow_cotangents, addends=addends,

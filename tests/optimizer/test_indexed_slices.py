@@ -142,9 +142,9 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("kind", ["int32", "int64", "int8", "uint8"])
+@pytest.mark.parametrize(("kind", "devices"), [("int32", 1), ("int64", 1), ("int8", 1), ("uint8", 1), ("int32", 2)])
 @pytest.mark.parametrize("rule", RULES)
-def test_tables_of_many_rows_are_updated_as_those_of_few(rule: str, kind: str) -> None:
+def test_tables_of_many_rows_are_updated_as_those_of_few(rule: str, kind: str, devices: int) -> None:
     """Where a table has many rows for each one that is gathered, only these are read and written."""
     few, many = 12, 300
     table = np.random.default_rng(4).standard_normal((many, 3)).astype(np.float32)
@@ -152,6 +152,7 @@ def test_tables_of_many_rows_are_updated_as_those_of_few(rule: str, kind: str) -
     found = []
     for rows in (few, many):
         flow.clear_default_session()
+        flow.config.cpu_device_num(devices)
         config = flow.FunctionConfig()
         config.indexed_slices_optimizer_conf({"include_op_names": {"op_name": ["table"]}})
 
@@ -174,8 +175,9 @@ def test_tables_of_many_rows_are_updated_as_those_of_few(rule: str, kind: str) -
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("rule", RULES)
-def test_several_gathers_of_one_table(rule: str) -> None:
+def test_several_gathers_of_one_table(rule: str, devices: int) -> None:
     """As one gather of all their indices, whether the table has few rows or many."""
     few, many = 12, 300
     table = np.random.default_rng(4).standard_normal((many, 3)).astype(np.float32)
@@ -183,6 +185,7 @@ def test_several_gathers_of_one_table(rule: str) -> None:
     found = []
     for rows, together in ((few, False), (many, False), (many, True)):
         flow.clear_default_session()
+        flow.config.cpu_device_num(devices)
         config = flow.FunctionConfig()
         config.indexed_slices_optimizer_conf({"include_op_names": {"op_name": ["table"]}})
 
@@ -213,14 +216,17 @@ def test_several_gathers_of_one_table(rule: str) -> None:
         np.testing.assert_allclose(one, all_at_once, rtol=1e-5, atol=1e-6)
 
 
-def test_plain_descent_of_many_rows_is_that_of_pytorch() -> None:
+@pytest.mark.parametrize("layout", ["one device", "whole", "rows", "columns"])
+def test_plain_descent_of_many_rows_is_that_of_pytorch(layout: str) -> None:
+    flow.config.cpu_device_num(1 if layout == "one device" else 2)
+    distribute = {"rows": flow.distribute.split(0), "columns": flow.distribute.split(1)}.get(layout, flow.distribute.broadcast())
     torch = pytest.importorskip("torch")
     table = np.random.default_rng(4).standard_normal((300, 3)).astype(np.float32)
 
     @flow.global_function("train")
     def train(at: tp.Numpy.Placeholder((8,), dtype=flow.int32)) -> tp.Numpy:
-        y = flow.gather(flow.get_variable("table", table.shape, initializer=flow.zeros_initializer()), at)
-        loss = flow.math.reduce_sum(flow.math.square(y))
+        known = flow.get_variable("table", table.shape, initializer=flow.zeros_initializer(), distribute=distribute)
+        loss = flow.math.reduce_sum(flow.math.square(flow.gather(known, at)))
         flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0).minimize(loss)
         return loss
 
@@ -235,6 +241,9 @@ def test_plain_descent_of_many_rows_is_that_of_pytorch() -> None:
         np.testing.assert_allclose(train(np.array(batch, np.int32)), loss.item(), rtol=1e-5)
     np.testing.assert_allclose(values("table")[0], theirs.detach().numpy(), rtol=1e-5, atol=1e-6)
     train(np.array([500, -1, 500, -1, 500, -1, 500, -1], np.int32))  # rows that no table has
+    if layout == "whole":
+        program = train.executables[-1][1].hlo()
+        assert not any("300,3" in line for line in program.splitlines() if " all-reduce(" in line)
     np.testing.assert_allclose(values("table")[0], theirs.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 

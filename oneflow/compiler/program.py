@@ -18,13 +18,13 @@ from .fused_update import Devices
 from .indexed_slices import in_rows
 from .layout import Layout, Meshes, Storage, mesh_axes
 from .lowering import Lowering, Observer, Values
-from .options import own_reductions, with_product_precision
+from .options import with_product_precision
 from .parts import in_parts, is_long
 from .plan import PREPARED, RANDOM_STATE, Plan, is_variable
 from .rewriting import function_of, rewritten, rewritten_function
 from .storing import narrow_gathers
 from .update import finish, loss_count, measure, numbers, prepare, seed_scale, show_updates
-from .wide_reductions import is_faster_without_library
+from .wide_reductions import options_for_reductions
 
 Step = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
 
@@ -122,7 +122,7 @@ def rewritten_step(
     ``traced`` is the step, traced; the others are those of ``single``.
     """
     name, is_spread = program_name(plan), meshes is not None
-    own = own_reductions() if is_faster_without_library(traced.jaxpr, plan, is_spread=is_spread) else {}
+    own = options_for_reductions(traced.jaxpr, plan, is_spread=is_spread)
     run = rewritten_function(traced, plan, name, keeps_reductions=is_spread or bool(own))
     if run is None and not own:
         return None

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .._base.jax import jax, lax
-from .options import has_small_products
+from .options import has_small_products, own_reductions
 from .plan import Plan
 
 _WIDE = 1 << 14  # columns, more of which are slow
@@ -73,12 +73,15 @@ def without_wide_reductions(closed: Any, plan: Plan) -> Any | None:
     return _rewritten(closed, {})
 
 
-def is_faster_without_library(closed: Any, plan: Plan, *, is_spread: bool) -> bool:
-    """Whether a plan's step, as a closed jaxpr, takes longer where the library reduces. ``is_spread``: over several devices."""
+def options_for_reductions(closed: Any, plan: Plan, *, is_spread: bool) -> dict[str, Any]:
+    """The compiler's options for a closed jaxpr that takes longer where the library reduces, else none.
+
+    ``is_spread``: it is for several devices.
+    """
     if plan.platform != "cpu" or has_small_products(plan):
-        return False
+        return {}
     wide, others = _reduced_numbers(closed.jaxpr)
-    return (_BY_LIBRARY if is_spread else _REWRITTEN) * wide > others
+    return own_reductions() if (_BY_LIBRARY if is_spread else _REWRITTEN) * wide > others else {}
 
 
 def _reduced_numbers(jaxpr: Any) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from ..compiler.lowering import Observer
 from ..compiler.options import NAMED_KERNELS, compiler_options, cpu_options, product_precision
 from ..compiler.plan import RANDOM_STATE, Plan, on_one_place, with_fused_products, with_own_values
 from ..compiler.program import Stateless, is_stateless, rewritten_step, single
+from ..compiler.wide_reductions import options_for_reductions
 from ..errors import CompileError, ModeError
 from ..graph.graph import Graph
 from ..graph.node import Node
@@ -257,7 +258,9 @@ class Executable:
         """Lowers and compiles; what is kept on disk by itself is not put into XLA's cache, out of which it could not be kept."""
         if self._compile_elsewhere is not None:
             return self._compile_elsewhere(traced, shardings)
-        options = (self._options or None) if self.is_staged else None  # of a single function, its ``jax.jit`` has them
+        options: dict[str, Any] | None = None  # of a single function, its ``jax.jit`` has them
+        if self.is_staged:
+            options = {**self._options, **options_for_reductions(traced.jaxpr, self.plan, is_spread=True)} or None
         start = time.perf_counter()
         lowered = traced.lower()
         self.statistics.lower_seconds += time.perf_counter() - start

@@ -69,9 +69,11 @@ def test_the_library_is_kept_where_it_is_faster(devices: int) -> None:
     assert (LIBRARY in reduced.executables[-1][1].hlo()) == jax_versions.can_choose_library()
 
 
+@pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("micro_batches", [1, 2])
-def test_gradients_of_what_all_samples_share(micro_batches: int) -> None:
+def test_gradients_of_what_all_samples_share(micro_batches: int, devices: int) -> None:
     """Positions that are added to each sequence, as in a transformer."""
+    flow.config.cpu_device_num(devices)
     config = flow.FunctionConfig()
     config.train.num_gradient_accumulation_steps(micro_batches)
     random = np.random.default_rng(1)
@@ -90,6 +92,8 @@ def test_gradients_of_what_all_samples_share(micro_batches: int) -> None:
     torch.tanh(torch.tensor(x) + theirs).square().mean().backward()
     slope = (start - flow.get_all_variables()["positions"].numpy()) / 1e5
     np.testing.assert_allclose(slope, theirs.grad.numpy(), rtol=1e-4, atol=1e-10)
+    if devices > 1 and jax_versions.can_choose_library():
+        assert LIBRARY not in train.executables[-1][1].hlo()
 
 
 @pytest.mark.usefixtures("rewritten")

@@ -177,6 +177,14 @@ def select(mask: Array, x: Array, y: Array) -> Array:
     return lax.select(mask, *(v if v.shape == mask.shape else lax.broadcast_in_dim(v, mask.shape, ()) for v in (x, y)))
 
 
+def polynomial(at: Array, coefficients: Sequence[float]) -> Array:
+    """The polynomial with these coefficients, that of the highest power first."""
+    total = lax.full_like(at, coefficients[0])
+    for c in coefficients[1:]:
+        total = total * at + lax.full_like(at, c)
+    return total
+
+
 def where_else_zero(mask: Array, x: Array) -> Array:
     """x where mask, else 0."""
     return lax.select(mask, x, lax.full_like(x, 0))

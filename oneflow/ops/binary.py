@@ -14,6 +14,7 @@ from .._base.refuse import shown, warn
 from ..errors import ArgumentError, JobWarning
 from ..graph.node import Blob
 from ..graph.op import AttentionStep, Autocast, Int8, LstmPart, OpDef
+from ._arcs import angle_of
 from ._arrays import Array, as_float, broadcast, full, label, like, number_for, select, sum_to, where_else_zero, widen
 from ._emit import as_is, emit, fail, is_number, op, want
 from ._int8 import RESIDUAL
@@ -182,7 +183,7 @@ _minimum = _pair("minimum", lambda x, y: lax.min(x, y), _tie_to_y(lambda x, y: l
 _squared_difference_ops = _pair("squared_difference", _squared_difference)
 _xdivy_ops = _pair("xdivy", _xdivy)
 _xlogy_ops = _pair("xlogy", _xlogy)
-_atan2 = _pair("atan2", lambda x, y: lax.atan2(x, y), _atan2_grad)
+_atan2 = _pair("atan2", angle_of, _atan2_grad)
 
 
 def _binary(pair: _Pair, x: Any, y: Any, name: str | None, *, floating: bool = False) -> Blob:

@@ -14,6 +14,7 @@ from .._base.jax import lax
 from .._base.refuse import shown
 from ..errors import ArgumentError
 from ..graph.node import Blob
+from ._arcs import arc_cosine_of, arc_sine_of, arc_tangent_of
 from ._arrays import (
     Array,
     dtype_for,
@@ -30,7 +31,7 @@ from ._arrays import (
 )
 from ._emit import as_is, emit, emit_many, fail, is_number, op, want
 from ._int8 import BOUND, GATE, RECTIFY
-from ._sine import cosine_of, sine_of
+from ._sine import cosine_of, sine_of, tangent_of
 
 
 class Unary(Protocol):
@@ -119,6 +120,11 @@ def _reciprocal_no_nan(x: Array) -> Array:
     return select(zero, like(0, x), lax.div(full(1, x), select(zero, like(1, x), x)))
 
 
+def _across(x: Array) -> Array:
+    """The slope of the arc sine."""
+    return lax.rsqrt(lax.sub(like(1, x), lax.square(x)))
+
+
 def _to_even(x: Array) -> Array:
     return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
 
@@ -136,11 +142,14 @@ def _relu_grad(x: Array, y: Array, dy: Array) -> Array:
 
 
 abs = unary("abs", "The absolute value; its gradient at 0 is +dy.", _abs, grad=_abs_grad, integers=True)
-acos = unary("acos", "The arc cosine in [0, pi].", lambda x: lax.acos(x))
+acos = unary("acos", "The arc cosine in [0, pi].", arc_cosine_of, grad=lambda x, y, dy: lax.neg(lax.mul(dy, _across(x))))
 acosh = unary("acosh", "The inverse hyperbolic cosine.", lambda x: lax.acosh(x))
-asin = unary("asin", "The arc sine in [-pi/2, pi/2].", lambda x: lax.asin(x))
+asin = unary("asin", "The arc sine in [-pi/2, pi/2].", arc_sine_of, grad=lambda x, y, dy: lax.mul(dy, _across(x)))
 asinh = unary("asinh", "The inverse hyperbolic sine.", lambda x: lax.asinh(x))
-atan = unary("atan", "The arc tangent in [-pi/2, pi/2].", lambda x: lax.atan(x))
+atan = unary(
+    "atan", "The arc tangent in [-pi/2, pi/2].", arc_tangent_of,
+    grad=lambda x, y, dy: lax.div(dy, lax.add(like(1, x), lax.square(x))),
+)  # fmt: skip
 atanh = unary("atanh", "The inverse hyperbolic tangent.", lambda x: lax.atanh(x))
 ceil = unary("ceil", "The smallest whole number >= x; its gradient is 0.", lambda x: lax.ceil(x), example="1.2 -> 2.0")
 cos = unary("cos", "The cosine of x in radians.", cosine_of, grad=lambda x, y, dy: lax.neg(lax.mul(dy, sine_of(x))))
@@ -182,7 +191,9 @@ softplus = unary(
 )
 sqrt = unary("sqrt", "The square root.", lambda x: lax.sqrt(x), example="4.0 -> 2.0", autocast="between")
 square = unary("square", "x * x.", lambda x: lax.square(x), integers=True, example="3.0 -> 9.0")
-tan = unary("tan", "The tangent of x in radians.", lambda x: lax.tan(x))
+tan = unary(
+    "tan", "The tangent of x in radians.", tangent_of, grad=lambda x, y, dy: lax.mul(dy, lax.add(like(1, y), lax.square(y)))
+)
 _TANH: dict[str, Any] = {"autocast": "between", "zeros": "all", "lstm": "hyperbolic"}
 tanh = unary("tanh", "The hyperbolic tangent.", lambda x: lax.tanh(x), **_TANH)
 tanh_v2 = unary("tanh_v2", "The hyperbolic tangent; the same as tanh.", lambda x: lax.tanh(x), **_TANH)

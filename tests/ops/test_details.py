@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import jax
 import numpy as np
@@ -304,6 +305,61 @@ def test_sines_of_many_numbers_that_are_not_finite() -> None:
         with np.errstate(invalid="ignore"):
             np.testing.assert_allclose(found, np.sin(given), rtol=1e-6, atol=1e-9)
         assert np.signbit(found[3])
+
+
+SPECIAL = np.float32([0, -0.0, 1, -1, 0.5, -0.5, np.inf, -np.inf, np.nan, 3e38, -3e38, 1e-30, 2, -2, 0.41421357])
+
+
+@pytest.mark.parametrize(
+    ("name", "reference", "slope"),
+    [
+        ("atan", np.arctan, lambda x: 1 / (1 + x * x)),
+        ("asin", np.arcsin, lambda x: 1 / np.sqrt(1 - x * x)),
+        ("acos", np.arccos, lambda x: -1 / np.sqrt(1 - x * x)),
+        ("tan", np.tan, lambda x: 1 + np.tan(x) ** 2),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:invalid value|divide by zero|overflow:RuntimeWarning")
+def test_inverse_functions_and_tangents_of_many_numbers(name: str, reference: Any, slope: Any) -> None:
+    random = np.random.default_rng(0)
+    far = np.clip(random.standard_normal(20_000) * 10.0 ** random.uniform(-6, 6, 20_000), -8000, 8000)
+    near = np.concatenate([random.uniform(-0.999, 0.999, 20_000), far])
+    seen = []
+
+    @flow.global_function("train")
+    def job() -> tp.Numpy:
+        x = flow.get_variable("x", (40_000,), initializer=flow.zeros_initializer())
+        flow.watch_diff(x, lambda gradient: seen.append(gradient.numpy()))
+        y = getattr(flow.math, name)(x)
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.0]), momentum=0).minimize(flow.math.reduce_sum(y))
+        return y
+
+    for x in (near.astype(np.float32), np.resize(SPECIAL, 40_000)):
+        flow.load_variables({"x": x})
+        found, wide = job(), x.astype(np.float64)
+        expected = reference(wide)
+        np.testing.assert_allclose(found, expected, rtol=6e-7)
+        np.testing.assert_array_equal(np.signbit(found[expected == 0]), np.signbit(expected[expected == 0]))
+    inside = np.abs(near) < 0.999
+    np.testing.assert_allclose(seen[0][inside], slope(near.astype(np.float32).astype(np.float64))[inside], rtol=1e-4)
+
+
+def test_angles_of_many_points() -> None:
+    random = np.random.default_rng(0)
+    special = [each.ravel() for each in np.meshgrid(SPECIAL, SPECIAL)]
+    size = len(special[0])
+    y, x = (random.standard_normal(20_000).astype(np.float32) * 10.0 ** random.uniform(-9, 9, 20_000) for _ in range(2))
+    y[:size], x[:size] = special
+
+    @flow.global_function()
+    def job(y: tp.Numpy.Placeholder((20_000,)), x: tp.Numpy.Placeholder((20_000,))) -> tp.Numpy:
+        return flow.math.atan2(y, x)
+
+    y, x = y.astype(np.float32), x.astype(np.float32)
+    found, expected = job(y, x), np.arctan2(y.astype(np.float64), x.astype(np.float64))
+    is_normal = ~(np.abs(expected) < 1.2e-38) | (expected == 0)
+    np.testing.assert_allclose(found[is_normal], expected[is_normal], rtol=6e-7)
+    np.testing.assert_array_equal(np.signbit(found[expected == 0]), np.signbit(expected[expected == 0]))
 
 
 # --- integers where a reader of the program expects fractions

@@ -22,7 +22,7 @@ _memory.keep_freed()  # here, because somebody else may start JAX before we use 
 def _module(name: str) -> ModuleType:
     if name in sys.modules:
         return importlib.import_module(name)
-    with _signals_afterwards(), _collector_at_rest():
+    with _uninterrupted(), _collector_at_rest():
         return importlib.import_module(name)
 
 
@@ -42,25 +42,26 @@ def _collector_at_rest() -> Iterator[None]:
 
 
 @contextmanager
-def _signals_afterwards() -> Iterator[None]:
-    """Signals that come meanwhile get to their handlers afterwards: Ctrl-C in an import of JAX would leave half of it for ever.
+def _uninterrupted() -> Iterator[None]:
+    """Without a KeyboardInterrupt, which comes afterwards: Ctrl-C in an import of JAX would leave half of it for ever.
 
-    A thread for the import would settle how many arenas glibc makes, which the first jobs decide.
+    Signals that the program has a handler of its own for get there at once. An import on a thread of its own would settle how
+    many arenas glibc makes, which the first jobs decide.
     """
     if threading.current_thread() is not threading.main_thread():  # where no handler runs
         yield
         return
     came: list[int] = []
-    handlers = {number: handler for number in signal.valid_signals() if callable(handler := signal.getsignal(number))}
+    interrupting = [n for n in signal.valid_signals() if signal.getsignal(n) is signal.default_int_handler]
     try:
-        for number in handlers:
+        for number in interrupting:
             signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
-        for number, handler in sorted(handlers.items(), reverse=True):  # SIGINT, whose handler raises, is the last
-            signal.signal(number, handler)
-        for each in came:
-            signal.raise_signal(each)
+        for number in interrupting:
+            signal.signal(number, signal.default_int_handler)
+        if came:
+            signal.default_int_handler(came[0], None)
 
 
 class _Lazy:

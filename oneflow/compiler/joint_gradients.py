@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from .._base.dtype import dtype
@@ -84,6 +85,13 @@ class Rows:
 
 def total(rows: Sequence[Rows]) -> Any:
     """The sum of the gradients to the input that nodes of one group share."""
+    alike: dict[Any, list[Rows]] = {}  # the sizes of feeds may vary below those that are declared
+    for each in rows:
+        alike.setdefault((each.x.shape[1:], each.cotangent.shape[1:]), []).append(each)
+    return reduce(lax.add, map(_total, alike.values()))
+
+
+def _total(rows: Sequence[Rows]) -> Any:
     x, cotangent = (_together([getattr(each, name) for each in rows], rows[0].is_spread) for name in ("x", "cotangent"))
     first = rows[0]
     return jax.vjp(lambda shared: first.function(x, shared), first.shared)[1](cotangent)[0]

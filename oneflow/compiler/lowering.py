@@ -137,10 +137,15 @@ class Lowering:
             return self._laid_out(piece, layout).astype(array.dtype)
 
     def fed(self, blob: Blob, array: Any, placement: Placement) -> Any:
-        """A feed as its readers on ``placement`` get it: split along the batch axis, even into uneven pieces."""
+        """A feed as its readers on ``placement`` get it: split along the batch axis, even into uneven pieces.
+
+        Not into uneven ones where devices form a grid: XLA would scatter what it pads such pieces with.
+        """
         if self.meshes is None or blob.node in self.vmapped or blob.batch_axis < 0:
             return array
-        return self._laid_out(array, Layout(placement, (blob.batch_axis,) + (None,) * (len(placement.hierarchy) - 1)))
+        split = Layout(placement, (blob.batch_axis,) + (None,) * (len(placement.hierarchy) - 1))
+        is_grid = sum(size > 1 for size in placement.hierarchy) > 1
+        return self._laid_out(array, Layout.whole(placement) if is_grid and not split.is_even(array.shape) else split)
 
     def function(self, node: Node, draws: Any) -> Callable[..., Any]:
         """The function from the inputs of a node to its outputs."""

@@ -121,9 +121,9 @@ def rewritten_step(
 
     ``traced`` is the step, traced; the others are those of ``single``.
     """
-    name, is_spread = program_name(plan), meshes is not None
-    own = options_for_reductions(traced.jaxpr, plan, is_spread=is_spread)
-    run = rewritten_function(traced, plan, name, keeps_reductions=is_spread or bool(own))
+    name, devices = program_name(plan), 1 if meshes is None else place_of(plan).parallel_num
+    own = options_for_reductions(traced.jaxpr, plan, is_spread=devices > 1)
+    run = rewritten_function(traced, plan, name, devices, keeps_reductions=bool(own))
     if run is None and not own:
         return None
     run, options = run or function_of(traced.jaxpr, traced, name), {**(options or {}), **own}

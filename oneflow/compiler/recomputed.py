@@ -47,11 +47,15 @@ _TAKEN_ALONG = frozenset("mul square integer_pow".split())
 _MANY = 1 << 12
 
 
-def stored_values(closed: Any, plan: Plan) -> Any | None:
-    """A closed jaxpr of a plan with calls that store values; None where it needs none."""
+def stored_values(closed: Any, plan: Plan, devices: int = 1) -> Any | None:
+    """A closed jaxpr of a plan with calls that store values; None where it needs none.
+
+    None, too, where the ``devices`` have uneven pieces of the batch: those XLA would put together in front of each call.
+    """
     from jax.extend.core import ClosedJaxpr, Jaxpr
 
-    if plan.platform != "cpu":
+    is_uneven = devices > 1 and any(b.batch_axis >= 0 and b.shape[b.batch_axis] % devices for b in plan.feeds)
+    if plan.platform != "cpu" or is_uneven:
         return None
     jaxpr = closed.jaxpr
     stored = _Fusion(jaxpr, has_library=not has_small_products(plan)).stored()

@@ -11,18 +11,20 @@ from .recomputed import stored_values
 from .wide_reductions import without_wide_reductions
 
 
-def rewritten(closed: Any, plan: Plan, *, keeps_reductions: bool = False) -> Any | None:
+def rewritten(closed: Any, plan: Plan, devices: int = 1, *, keeps_reductions: bool = False) -> Any | None:
     """A closed jaxpr of a plan as XLA is to get it; None where it stays as it is.
 
-    ``keeps_reductions``: it is for several devices, or for an XLA whose library reduces nothing.
+    ``devices``: for how many it is; ``keeps_reductions``: where XLA's library reduces nothing. On several all are kept.
     """
-    changed = None if keeps_reductions else without_wide_reductions(closed, plan)
-    return stored_values(changed or closed, plan) or changed
+    changed = None if keeps_reductions or devices > 1 else without_wide_reductions(closed, plan)
+    return stored_values(changed or closed, plan, devices) or changed
 
 
-def rewritten_function(traced: Any, plan: Plan, name: str, *, keeps_reductions: bool) -> Callable[..., Any] | None:
-    """A traced function of a plan as XLA is to get it; None where it stays as it is. ``keeps_reductions``: see there."""
-    closed = rewritten(traced.jaxpr, plan, keeps_reductions=keeps_reductions)
+def rewritten_function(
+    traced: Any, plan: Plan, name: str, devices: int, *, keeps_reductions: bool = False
+) -> Callable[..., Any] | None:
+    """A traced function of a plan as XLA is to get it; None where it stays as it is. For the others see ``rewritten``."""
+    closed = rewritten(traced.jaxpr, plan, devices, keeps_reductions=keeps_reductions)
     return None if closed is None else function_of(closed, traced, name)
 
 

@@ -106,6 +106,23 @@ def test_the_same_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert apart.executables[-1][1].hlo().count(" dot(") == products + STEPS - 1
 
 
+def test_sizes_that_vary_below_those_that_are_declared() -> None:
+    @flow.global_function("train")
+    def job(a: tp.ListNumpy.Placeholder((2, 6, 64)), b: tp.ListNumpy.Placeholder((2, 6, 64))) -> tp.ListNumpy:
+        w = flow.get_variable("w", (64, 64), initializer=flow.ones_initializer())
+        loss = flow.math.reduce_sum(flow.matmul(a, w)) + flow.math.reduce_sum(flow.matmul(b, w))
+        flow.optimizer.SGD(RATE, momentum=0).minimize(loss)
+        return loss
+
+    x = np.ones((2, 3, 64), np.float32)
+    for a, b in ((x, x), (x, x[:, :2]), (x[:, :1], x)):
+        before = flow.get_all_variables()["w"].numpy()
+        job([a], [b])
+        rows = 2 * (a.shape[1] + b.shape[1])
+        np.testing.assert_allclose(before - flow.get_all_variables()["w"].numpy(), np.full((64, 64), rows), rtol=1e-6)
+    assert changed(job) == "those of 2 nodes to 1 shared inputs, each computed once"
+
+
 def test_on_several_devices_gradients_of_few_rows_are_computed_together_as_well() -> None:
     flow.config.cpu_device_num(3)
 

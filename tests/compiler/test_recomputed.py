@@ -174,6 +174,22 @@ def test_float64_and_the_mirrored_view() -> None:
     np.testing.assert_allclose(flow.get_all_variables()["rate"].numpy(), 0.3 - rate.grad.numpy(), rtol=1e-9)
 
 
+@pytest.mark.parametrize("rows", [4, 3])
+def test_uneven_pieces_of_a_batch_stay_on_their_devices(rows: int) -> None:
+    flow.config.cpu_device_num(2)
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((rows, 20, WIDTH))) -> tp.Numpy:
+        rate = flow.get_variable("rate", (WIDTH,), initializer=flow.constant_initializer(0.3))
+        states = average(Ours, [flow.squeeze(flow.slice(x, [None, t, None], [None, 1, None]), [1]) for t in range(20)], [rate])
+        return flow.stack(states, 1)
+
+    x = np.random.default_rng(0).standard_normal((rows, 20, WIDTH)).astype(np.float32)
+    expected = torch.stack(average(Theirs, list(torch.tensor(x).unbind(1)), [torch.full((WIDTH,), 0.3)]), 1)
+    np.testing.assert_allclose(job(x), expected.numpy(), rtol=1e-5, atol=1e-6)
+    assert (STORED in job.executables[-1][1].hlo()) == (rows % 2 == 0)
+
+
 def test_long_loops_are_cut() -> None:
     """XLA would compile one loop of all these steps for minutes."""
     steps, start = 700, np.linspace(-1, 1, 24, dtype=np.float32).reshape(8, 3)

@@ -68,11 +68,11 @@ JOBS = {
 }
 
 
-def trained(build: Any, devices: int) -> list[np.ndarray]:
+def trained(build: Any, devices: int, hierarchy: tuple[int, int] | None = None) -> list[np.ndarray]:
     flow.clear_default_session()
     flow.config.gpu_device_num(devices)
     config = flow.FunctionConfig()
-    config.default_placement_scope(flow.scope.placement("gpu", f"0:0-{devices - 1}"))
+    config.default_placement_scope(flow.scope.placement("gpu", f"0:0-{devices - 1}", hierarchy))
 
     @flow.global_function(type="train", function_config=config)
     def job(ids: tp.Numpy.Placeholder((ROWS,), dtype=flow.int64), x: tp.Numpy.Placeholder((ROWS, 6))) -> tp.Numpy:
@@ -85,9 +85,10 @@ def trained(build: Any, devices: int) -> list[np.ndarray]:
     return [y, *(v.numpy() for _, v in sorted(flow.get_all_variables().items()))]
 
 
+@pytest.mark.parametrize("hierarchy", [None, (2, 2)])
 @pytest.mark.parametrize("build", JOBS.values(), ids=JOBS)
-def test_several_devices_train_as_one(build: Any) -> None:
-    for got, expected in zip(trained(build, 3), trained(build, 1), strict=True):
+def test_several_devices_train_as_one(build: Any, hierarchy: tuple[int, int] | None) -> None:
+    for got, expected in zip(trained(build, 4 if hierarchy else 3, hierarchy), trained(build, 1), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 

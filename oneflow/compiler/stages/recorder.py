@@ -192,8 +192,8 @@ def _compiled(function: Function, name: str, arguments: tuple[Any, ...], plan: P
         return jax.jit(flat, out_shardings=(shardings, None), **keywords).trace(*structs)
 
     traced = trace(flat)
-    is_spread = any(len(struct.sharding.device_set) > 1 for struct in structs)
-    rewritten = rewritten_function(traced, plan, name, keeps_reductions=is_spread)
+    devices = max((len(struct.sharding.device_set) for struct in structs), default=1)
+    rewritten = rewritten_function(traced, plan, name, devices)
     traced = traced if rewritten is None else trace(rewritten)
     made = compile(traced, [b.struct.sharding for b in leaves])
     given = zip(jax.tree.leaves(traced.out_info), jax.tree.leaves(made.output_shardings), strict=True)

@@ -399,7 +399,7 @@ def test_grids_that_do_not_hold_zero(low: float, high: float, padding: str | Non
             flow.quantization.convert(predict)
         return
     fast = flow.quantization.convert(predict)
-    close(fast(x), predict(x), 0.01)
+    close(fast(x), predict(x), 0.03)  # a few numbers on the border of two steps
     close(run_by_onnxruntime(fast, tmp_path / "job.onnx", x), fast(x), 0.001)
 
 

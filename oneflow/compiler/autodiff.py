@@ -199,8 +199,7 @@ class JointStep:
         cotangents = backward.of_node(self.node)
         if cotangents is not None and cotangents[0] is not None:
             function = self.lowering.function(self.node, None)
-            is_spread = self.node.scope.placement.parallel_num > 1
-            rows = Rows(self.node, function, shared, x, cotangents[0], is_spread)
+            rows = Rows(self.node, function, shared, x, cotangents[0])
             backward.add_rows(self.node.inputs[SHARED], self.lowering.joint[self.node], rows)
 
 

@@ -144,7 +144,7 @@ def _layout_of(x: Blob, node: Node) -> Layout | str | None:
         return None
     if any(b.distribute != auto() for b in (x, node.outputs[0])):
         return "the job says how it is laid out on the devices"
-    layout = Layout(placement, (0,) + (None,) * (len(placement.hierarchy) - 1))  # as inputs are
+    layout = Layout.of_batch(placement, 0)  # as inputs are
     if x.batch_axis != 0:
         return "its first axis is not that of the batch"
     if not layout.is_even(x.shape):

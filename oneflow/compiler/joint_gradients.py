@@ -72,7 +72,6 @@ class Rows:
       node: the node.
       function: from both inputs to the output, for any number of rows; ``shared`` is input 1.
       x: input 0; ``cotangent``: of the output.
-      is_spread: devices have equally many of the rows each; all nodes of a group have as many.
     """
 
     node: Node
@@ -80,7 +79,6 @@ class Rows:
     shared: Any
     x: Any
     cotangent: Any
-    is_spread: bool
 
 
 def total(rows: Sequence[Rows]) -> Any:
@@ -92,8 +90,9 @@ def total(rows: Sequence[Rows]) -> Any:
 
 
 def _total(rows: Sequence[Rows]) -> Any:
-    x, cotangent = (_together([getattr(each, name) for each in rows], rows[0].is_spread) for name in ("x", "cotangent"))
     first = rows[0]
+    is_spread = first.node.scope.placement.parallel_num > 1
+    x, cotangent = (_together([getattr(each, name) for each in rows], is_spread) for name in ("x", "cotangent"))
     return jax.vjp(lambda shared: first.function(x, shared), first.shared)[1](cotangent)[0]
 
 

@@ -89,6 +89,11 @@ class Layout:
         return Layout(placement, (None,) * len(placement.hierarchy))
 
     @staticmethod
+    def of_batch(placement: Placement, axis: int) -> Layout:
+        """The layout of a batch, which the first axis of the hierarchy splits along ``axis``."""
+        return Layout(placement, (axis,) + (None,) * (len(placement.hierarchy) - 1))
+
+    @staticmethod
     def of(placement: Placement, request: Distribute | Sequence[Distribute] | None) -> Layout:
         """The layout for a request; a single Distribute applies to every axis of the hierarchy."""
         entries: tuple[Distribute | None, ...]

@@ -143,7 +143,7 @@ class Lowering:
         """
         if self.meshes is None or blob.node in self.vmapped or blob.batch_axis < 0:
             return array
-        split = Layout(placement, (blob.batch_axis,) + (None,) * (len(placement.hierarchy) - 1))
+        split = Layout.of_batch(placement, blob.batch_axis)
         is_grid = sum(size > 1 for size in placement.hierarchy) > 1
         return self._laid_out(array, Layout.whole(placement) if is_grid and not split.is_even(array.shape) else split)
 

@@ -66,8 +66,6 @@ def product_precision(plan: Plan) -> AbstractContextManager[Any]:
 _FEW = 32  # products; from here on what each costs when the program is compiled, loaded and first run counts
 _SMALL = 1 << 19  # multiplications per product
 _LIBRARY = "xla_cpu_experimental_ynn_fusion_type"
-
-
 _PRODUCTS = "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION"
 
 
@@ -80,9 +78,9 @@ def cpu_options(plan: Plan, *, environment: Mapping[str, str] = os.environ) -> d
     return {_LIBRARY: ""} if _can_choose(environment) and has_small_products(plan) else {}
 
 
-def own_reductions(*, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+def own_reductions() -> dict[str, Any]:
     """The options for a program on a CPU whose reductions XLA computes itself: its library keeps the products."""
-    return {_LIBRARY: _PRODUCTS} if _can_choose(environment) else {}
+    return {_LIBRARY: _PRODUCTS} if _can_choose(os.environ) else {}
 
 
 def _can_choose(environment: Mapping[str, str]) -> bool:

@@ -33,7 +33,7 @@ def feed_layout(blob: Blob, placement: Placement, is_vmapped: bool) -> Layout:
     """The layout of a feed on the devices that read it: split along its batch axis if that yields even pieces."""
     if is_vmapped:
         return Layout(placement, (0,) * len(placement.hierarchy))
-    split = Layout(placement, (blob.batch_axis,) + (None,) * (len(placement.hierarchy) - 1))
+    split = Layout.of_batch(placement, blob.batch_axis)
     varies = blob.is_dynamic and not blob.has_dynamic_size  # from call to call: the declared shape is an upper bound
     return split if blob.batch_axis >= 0 and not varies and split.is_even(blob.shape) else Layout.whole(placement)
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 from .._base.jax import lax
-from ._arrays import Array, in_float32, is_many, polynomial, select
+from ._arrays import Array, in_float32, of_many_on_cpus, polynomial, select
 
+_MANY = 1 << 12  # numbers
 _SIGN = np.int32(-(1 << 31))  # the bit of a float32
 # polynomials in the square of what they are of (Moshier, Cephes): (arctan(t) - t) / t**3 for |t| <= tan(pi/8), atanf.c, and
 # (arcsin(t) - t) / t**3 for |t| <= 1/2, asinf.c
@@ -25,7 +26,7 @@ def arc_tangent_of(x: Array) -> Array:
 
 def angle_of(y: Array, x: Array) -> Array:
     """The angle of the point (x, y), of arrays of one shape, as exact as ``arc_tangent_of``."""
-    return _of_many(_angle, lambda y, x: lax.atan2(y, x), y, x)
+    return of_many_on_cpus(_angle, lambda y, x: lax.atan2(y, x), _MANY, y, x)
 
 
 def arc_sine_of(x: Array) -> Array:
@@ -38,15 +39,8 @@ def arc_cosine_of(x: Array) -> Array:
     return _of_many(_arc_cosine, lambda x: lax.acos(x), x)
 
 
-def _of_many(vectors: Callable[..., Array], exact: Callable[..., Array], *arrays: Array) -> Array:
-    """``vectors`` for many numbers on a CPU, else ``exact``."""
-
-    def found(*arrays: Array) -> Array:
-        if any(a.dtype != np.float32 or not is_many(a.shape, 1 << 12) for a in arrays):
-            return exact(*arrays)
-        return lax.platform_dependent(*arrays, cpu=vectors, default=exact)
-
-    return found(*arrays) if len(arrays) > 1 else in_float32(found, arrays[0])
+def _of_many(vectors: Callable[[Array], Array], exact: Callable[[Array], Array], x: Array) -> Array:
+    return in_float32(lambda wide: of_many_on_cpus(vectors, exact, _MANY, wide), x)
 
 
 def _bits(x: Array) -> Array:

@@ -259,6 +259,13 @@ def widen(x: Array) -> Array:
     return lax.convert_element_type(x, np.float32) if is_half(x) else x
 
 
+def of_many_on_cpus(vectors: Callable[..., Array], exact: Callable[..., Array], least: int, *arrays: Array) -> Array:
+    """``vectors`` of ``least`` float32 numbers or more each on a CPU, else ``exact``."""
+    if any(array.dtype != np.float32 or not is_many(array.shape, least) for array in arrays):
+        return exact(*arrays)
+    return lax.platform_dependent(*arrays, cpu=vectors, default=exact)
+
+
 def in_float32(compute: Callable[[Array], Array], x: Array) -> Array:
     """compute(x), in float32 for 16-bit floats."""
     return lax.convert_element_type(compute(widen(x)), x.dtype) if is_half(x) else compute(x)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 from .._base.jax import lax
-from ._arrays import Array, in_float32, is_many, polynomial, select
+from ._arrays import Array, in_float32, of_many_on_cpus, polynomial, select
 
+_MANY = 1 << 15  # numbers: each condition takes 20 ms to compile
 _LARGEST = np.float32(8192)  # of absolute values: products of pi/2's parts with whole numbers are exact up to there
 # pi/2 in parts of 8, 11, 11 and 24 bits (Cody and Waite, Software Manual for the Elementary Functions, 1980)
 _HALF_PI = (1.5703125, 0.0004837512969970703, 7.549533620476723e-08, 2.563344151594519e-12)
@@ -42,12 +43,7 @@ def _of_many(near: Callable[[Array], Array], exact: Callable[[Array], Array], x:
         is_near = lax.reduce_and(lax.lt(lax.abs(x), lax.full_like(x, _LARGEST)), range(x.ndim))  # false for NaN
         return lax.cond(is_near, near, exact, x)
 
-    def found(x: Array) -> Array:
-        if x.dtype != np.float32 or not is_many(x.shape, 1 << 15):  # each condition takes 20 ms to compile
-            return exact(x)
-        return lax.platform_dependent(x, cpu=on_cpu, default=exact)
-
-    return in_float32(found, x)
+    return in_float32(lambda wide: of_many_on_cpus(on_cpu, exact, _MANY, wide), x)
 
 
 def _quarters_and_rest(x: Array) -> tuple[Array, Array]:

@@ -372,6 +372,8 @@ def run_by_onnxruntime(job: Any, path: Path, x: np.ndarray) -> Any:
 @pytest.mark.parametrize("padding", [None, "VALID", "SAME"])
 def test_grids_that_do_not_hold_zero(low: float, high: float, padding: str | None, tmp_path: Path) -> None:
     """A convolution that is padded with zeros stays in floating point there."""
+    flow.manual_seed(0)  # of other numbers one may be on the border of two steps
+    random = np.random.default_rng(0)
     shape = (8, 12) if padding is None else (4, 3, 6, 6)
 
     def body(x: Any) -> Any:
@@ -392,14 +394,14 @@ def test_grids_that_do_not_hold_zero(low: float, high: float, padding: str | Non
         return body(x)
 
     for _ in range(5):
-        train(RNG.uniform(low, high, shape).astype(np.float32))
-    x = RNG.uniform(low, high, shape).astype(np.float32)
+        train(random.uniform(low, high, shape).astype(np.float32))
+    x = random.uniform(low, high, shape).astype(np.float32)
     if padding == "SAME" and low * high > 0:
         with pytest.raises(ModeError, match="the grid of its data does not hold 0, which it is padded with"):
             flow.quantization.convert(predict)
         return
     fast = flow.quantization.convert(predict)
-    close(fast(x), predict(x), 0.03)  # a few numbers on the border of two steps
+    close(fast(x), predict(x), 0.01)
     close(run_by_onnxruntime(fast, tmp_path / "job.onnx", x), fast(x), 0.001)
 
 

@@ -18,6 +18,7 @@ from ._arcs import angle_of
 from ._arrays import Array, as_float, broadcast, full, label, like, number_for, select, sum_to, where_else_zero, widen
 from ._emit import as_is, emit, fail, is_number, op, want
 from ._int8 import RESIDUAL
+from ._remainders import quotient_of, remainder_of
 
 Number = int | float
 
@@ -30,22 +31,18 @@ def _zero_where_x_is(function: Callable[[Array, Array], Array], x: Array, y: Arr
     return select(zero, like(0, x), function(x, select(zero, like(1, y), y)))
 
 
-def _floor_mod(x: Array, y: Array) -> Array:
-    rest = lax.rem(x, y)
-    zero = like(0, rest)
-    other_sign = lax.ne(lax.lt(rest, zero), lax.lt(y, zero))
-    return select(lax.bitwise_and(lax.ne(rest, zero), other_sign), lax.add(rest, y), rest)
-
-
 def _floor_divide(x: Array, y: Array) -> Array:
+    if x.dtype.kind not in "iu":
+        return quotient_of(x, y, remainder_of(x, y))
     quotient = lax.div(x, y)
-    if x.dtype.kind not in "iu":  # by the remainder: XLA multiplies by the reciprocal of a constant, so that 41 // 41 were 0
-        rest = _floor_mod(x, y)
-        whole = lax.round(lax.div(lax.sub(x, rest), y), lax.RoundingMethod.TO_NEAREST_EVEN)
-        return select(lax.is_finite(rest), whole, lax.floor(quotient))
     zero, rest = like(0, quotient), lax.rem(x, y)
     down = lax.bitwise_and(lax.ne(rest, zero), lax.ne(lax.lt(x, zero), lax.lt(y, zero)))
     return lax.sub(quotient, lax.convert_element_type(down, quotient.dtype))
+
+
+def _mod_grad(x: Array, y: Array, rest: Array, dy: Array) -> tuple[Array, Array]:
+    whole = _floor_divide(x, y) if x.dtype.kind in "iu" else quotient_of(x, y, rest)
+    return dy, lax.neg(lax.mul(dy, lax.convert_element_type(whole, dy.dtype)))
 
 
 def _power(x: Array, y: Array) -> Array:
@@ -175,7 +172,7 @@ _multiply = _pair("multiply", lambda x, y: lax.mul(x, y), scalar_name="scalar_mu
                   scalar_zeros="all", scalar_attention=lambda attrs: AttentionStep("multiple", attrs["number"]),
                   lstm="product")  # fmt: skip
 _divide = _pair("divide", lambda x, y: lax.div(x, y), scalar_name="scalar_div", autocast="between", scalar_attention=_divided)
-_mod = _pair("mod", _floor_mod)
+_mod = _pair("mod", remainder_of, _mod_grad)
 _floordiv = _pair("floordiv", _floor_divide, _no_grad)
 _pow = _pair("pow", _power, _power_grad)
 _maximum = _pair("maximum", lambda x, y: lax.max(x, y), _tie_to_y(lambda x, y: lax.gt(x, y)))

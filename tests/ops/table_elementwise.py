@@ -213,6 +213,7 @@ GRADIENTS = [
     Gradient("cast to integers", lambda x: flow.cast(x, flow.int32), [_AT], [_ONES]),
     Gradient("cast of integers", lambda x: flow.cast(x, flow.float32), [_AT.astype(np.int32)], [_ONES.astype(np.int32)]),
     Gradient("mod", m.mod, [np.array([-7.0, 7]), np.array([3.0, 3])], [[1, 1], [3, -2]]),
+    Gradient("mod of integers", m.mod, [np.array([-7, 7], np.int32), np.array([3, 3], np.int32)], [[1, 1], [3, -2]]),
     Gradient("acosh", m.acosh, [np.array([2.0])], [[1 / math.sqrt(3)]]),
     Gradient("cosh", m.cosh, [np.array([2.0])], [[math.sinh(2)]]),
     Gradient("lgamma", m.lgamma, [np.array([2.0])], [[special.digamma(2)]]),

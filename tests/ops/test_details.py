@@ -362,6 +362,36 @@ def test_angles_of_many_points() -> None:
     np.testing.assert_array_equal(np.signbit(found[expected == 0]), np.signbit(expected[expected == 0]))
 
 
+@pytest.mark.parametrize("largest", [3.0, 1e6, 1e12], ids=["small quotients", "large ones", "too large for vectors"])
+@pytest.mark.filterwarnings("ignore:invalid value|divide by zero:RuntimeWarning")
+def test_remainders_and_whole_quotients_of_many_numbers(largest: float) -> None:
+    random = np.random.default_rng(0)
+    y = 10.0 ** random.uniform(-3, 3, 40_000) * random.choice([-1, 1], 40_000)
+    y = y.astype(np.float32)
+    multiples = (y * random.integers(-largest, largest, 40_000)).astype(np.float32)
+    multiples[::3] = np.where(multiples == 0, multiples, np.nextafter(multiples, np.float32(np.inf)))[::3]
+    between = (y * random.uniform(-largest, largest, 40_000)).astype(np.float32)
+    seen = []
+
+    @flow.global_function("train")
+    def job(x: tp.Numpy.Placeholder((40_000,))) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+        y = flow.get_variable("y", (40_000,), initializer=flow.ones_initializer())
+        flow.watch_diff(y, lambda gradient: seen.append(gradient.numpy()))
+        rest = x % y
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.0]), momentum=0).minimize(flow.math.reduce_sum(rest))
+        return rest, x // y, x % 41.0
+
+    flow.load_variables({"y": y})
+    for x in (multiples, between, np.resize(SPECIAL[:-2], 40_000)):
+        rest, whole, of_constant = job(x)
+        np.testing.assert_array_equal(rest, np.where(np.isfinite(x), np.mod(x, y), np.nan))
+        np.testing.assert_array_equal(of_constant, np.where(np.isfinite(x), np.mod(x, np.float32(41)), np.nan))
+        exact = np.isfinite(x) & (abs(x) < abs(y) * 2.0**23)
+        np.testing.assert_array_equal(whole[exact], np.floor_divide(x[exact], y[exact]))
+        np.testing.assert_array_equal(whole[~np.isfinite(x)], (x / np.sign(y))[~np.isfinite(x)])
+    np.testing.assert_allclose(seen[0], -np.floor(multiples.astype(np.float64) / y), rtol=1e-6)
+
+
 # --- integers where a reader of the program expects fractions
 
 

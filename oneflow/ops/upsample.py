@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from .._base.jax import jnp, lax
 from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, broadcast_to, full, label, widen
+from ._arrays import Array, broadcast_to, full, label, like, widen
 from ._emit import emit, fail, op, want
 from ._window import want_format
 
@@ -53,7 +54,79 @@ def _reduced(dy: Array, axis: int, size: int, low: np.ndarray, high: np.ndarray,
 
 
 def _whole(factor: float) -> int:
-    return int(factor) if float(factor).is_integer() else 0
+    return int(factor) if factor.is_integer() else 0
+
+
+# --- by whole factors: the places with the same position between two elements are a phase. Phases are slices of all elements at
+# once, where ``_enlarged`` gathers one number after another, several times where XLA computes it inside of a reduction.
+
+_MOST_PHASES = 16
+
+
+def _number_of_phases(factor: float, size: Any) -> int:
+    """How many phases an axis of that size is enlarged in; 0: in another way."""
+    return int(factor) if factor.is_integer() and factor <= _MOST_PHASES and isinstance(size, int) else 0
+
+
+def _phases(count: int) -> list[tuple[int, float]]:
+    """For each of the places that an element becomes: on which side of it the other element lies, and that one's share."""
+    distances = [(place + 0.5) / count - 0.5 for place in range(count)]
+    return [(-1 if distance < 0 else 1, abs(distance)) for distance in distances]
+
+
+def _part(x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
+    return lax.slice_in_dim(x, start, stop, step, axis)
+
+
+def _neighbours(x: Array, axis: int, side: int) -> Array:
+    """For each element the one behind it (1) or before it (-1); at the border itself."""
+    size = x.shape[axis]
+    first, last = _part(x, axis, 0, 1), _part(x, axis, size - 1, size)
+    pair = [first, _part(x, axis, 0, size - 1)] if side < 0 else [_part(x, axis, 1, size), last]
+    return lax.concatenate(pair, axis)
+
+
+def _neighbours_grad(dy: Array, axis: int, side: int) -> Array:
+    size = dy.shape[axis]
+
+    def moved(part: Array, before: int, behind: int) -> Array:
+        config = [(before, behind, 0) if a == axis else (0, 0, 0) for a in range(dy.ndim)]
+        return lax.pad(part, np.zeros((), dy.dtype), config)
+
+    if side < 0:
+        return lax.add(moved(dy, -1, 1), moved(_part(dy, axis, 0, 1), 0, size - 1))
+    return lax.add(moved(dy, 1, -1), moved(_part(dy, axis, size - 1, size), size - 1, 0))
+
+
+def _interpolated(x: Array, axis: int, count: int) -> Array:
+    parts = []
+    for side, share in _phases(count):
+        near = lax.mul(x, like(1 - share, x))
+        parts.append(lax.add(near, lax.mul(_neighbours(x, axis, side), like(share, x))) if share else x)
+    rows = [lax.expand_dims(part, (axis + 1,)) for part in parts]
+    return lax.reshape(lax.concatenate(rows, axis + 1), (*x.shape[:axis], x.shape[axis] * count, *x.shape[axis + 1 :]))
+
+
+def _interpolated_grad(dy: Array, axis: int, count: int) -> Array:
+    own: list[Array] = []
+    others: dict[int, list[Array]] = {}
+    for place, (side, share) in enumerate(_phases(count)):
+        part = _part(dy, axis, place, dy.shape[axis], count)
+        own.append(lax.mul(part, like(1 - share, part)))
+        if share:
+            others.setdefault(side, []).append(lax.mul(part, like(share, part)))
+    return _sum([*own, *(_neighbours_grad(_sum(parts), axis, side) for side, parts in others.items())])
+
+
+def _repeated_grad(dy: Array, axis: int, count: int) -> Array:
+    return _sum([_part(dy, axis, place, dy.shape[axis], count) for place in range(count)])
+
+
+def _sum(parts: Sequence[Array]) -> Array:
+    return reduce(lambda a, b: lax.add(a, b), parts)
+
+
+# --- the op
 
 
 def _axes(channels_first: bool) -> tuple[int, int]:
@@ -73,26 +146,39 @@ def _upsample_grad(
     (x,), dy = inputs, widen(cotangents[0])
     for axis, factor in zip(_axes(channels_first), factors, strict=True):
         whole, size = _whole(factor), x.shape[axis]
-        if interpolation == "nearest" and whole:
+        phases = 0 if align_corners else _number_of_phases(factor, size)
+        if phases:
+            dy = (_repeated_grad if interpolation == "nearest" else _interpolated_grad)(dy, axis, phases)
+        elif interpolation == "nearest" and whole:
             dy = lax.reduce_sum(lax.reshape(dy, (*dy.shape[:axis], size, whole, *dy.shape[axis + 1 :])), (axis + 1,))
         else:
             dy = _reduced(dy, axis, size, *_sources(size, factor, interpolation, align_corners))
     return (lax.convert_element_type(dy, x.dtype),)
 
 
-@op("upsample", grad=_upsample_grad)
+def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | None:
+    return {**attrs, "channels_first": False} if attrs["channels_first"] else None
+
+
+@op("upsample", grad=_upsample_grad, channels_last=_channels_last)
 def _upsample(x: Array, *, factors: tuple[float, float], channels_first: bool, interpolation: str, align_corners: bool) -> Array:
-    y = x if interpolation == "nearest" else widen(x)
-    for axis, factor in zip(_axes(channels_first), factors, strict=True):
+    is_nearest = interpolation == "nearest"
+    y = x if is_nearest else widen(x)
+    axes = list(zip(_axes(channels_first), factors, strict=True))
+    for axis, factor in axes if is_nearest else reversed(axes):  # what each takes least time for
         whole, size = _whole(factor), y.shape[axis]
-        if interpolation == "nearest" and whole:  # each element several times: no arithmetic
+        if is_nearest and whole:  # each element several times: no arithmetic
             shape = (*y.shape[: axis + 1], whole, *y.shape[axis + 1 :])
             repeated = lax.broadcast_in_dim(y, shape, [a + (a > axis) for a in range(y.ndim)])
             y = lax.reshape(repeated, (*y.shape[:axis], size * whole, *y.shape[axis + 1 :]))
             continue
         if not isinstance(size, int):
             raise ValueError(f"the size of axis {axis} must be known: it says where the elements go, got {size}")
-        y = _enlarged(y, axis, *_sources(size, factor, interpolation, align_corners))
+        phases = 0 if align_corners or is_nearest else _number_of_phases(factor, size)
+        if phases:
+            y = _interpolated(y, axis, phases)
+        else:
+            y = _enlarged(y, axis, *_sources(size, factor, interpolation, align_corners))
     return lax.convert_element_type(y, x.dtype)
 
 

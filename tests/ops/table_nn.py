@@ -171,6 +171,19 @@ ROWS = [
         [IMAGES],
     ),
     Row(
+        "upsample by 17 and by 5",
+        lambda x: layers.upsample_2d(x, (17, 5)),
+        lambda x: x.repeat(17, 2).repeat(5, 3),
+        [IMAGES],
+    ),
+    Row(
+        "upsample bilinear by 5 and by 17",
+        lambda x: layers.upsample_2d(x, (5, 17), interpolation="bilinear"),
+        None,
+        [IMAGES],
+        torch=lambda t, x: t.nn.functional.interpolate(x, scale_factor=(5, 17), mode="bilinear"),
+    ),
+    Row(
         "upsample NHWC",
         lambda x: layers.upsample_2d(x, 2, "NHWC", "bilinear"),
         None,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
+import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +17,7 @@ import pytest
 manager = pytest.importorskip("jupyter_client.manager", reason="the extra [notebooks] is not installed")
 pytest.importorskip("ipykernel", reason="the extra [notebooks] is not installed")
 pytestmark = pytest.mark.timeout(600)
-WAIT = 300
+WAIT, WAIT_FOR_INTERRUPT = 300, 60  # seconds
 
 DECLARATION = """
 @flow.global_function(type="train")
@@ -28,12 +32,22 @@ class Kernel:
     """A running kernel, asked cell by cell."""
 
     def __init__(self) -> None:
-        self.manager = manager.KernelManager(kernel_name="python3", transport="ipc")
+        self.is_closed = False
+        self._folder = tempfile.TemporaryDirectory(prefix="k")  # of its sockets, whose names would else be those of all kernels
+        self.unraisable = Path(self._folder.name) / "unraisable"
+        self.manager = manager.KernelManager(kernel_name="python3", transport="ipc", ip=f"{self._folder.name}/ipc")
         self.manager.kernel_spec.argv[0] = sys.executable
         self.manager.start_kernel()
         self.client = self.manager.blocking_client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=WAIT)
+        self.text(f"""if True:
+            import faulthandler, signal, sys, traceback
+            def tell(lost):
+                with open({str(self.unraisable)!r}, "a") as file:
+                    traceback.print_exception(lost.exc_type, lost.exc_value, lost.exc_traceback, file=file)
+            sys.unraisablehook = tell
+            faulthandler.register(signal.SIGUSR1, open({str(self.unraisable)!r}, "a"))""")
 
     def run(self, source: str, interrupt_after: str = "") -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """What a cell shows, and how it ended. The cell is interrupted as soon as it has printed ``interrupt_after``."""
@@ -43,7 +57,7 @@ class Kernel:
         deadline = time.monotonic() + WAIT
         while time.monotonic() < deadline:
             try:
-                message = self.client.get_iopub_msg(timeout=5)
+                message = self.client.get_iopub_msg(timeout=1)
             except queue.Empty:
                 continue
             if message["parent_header"].get("msg_id") != asked:
@@ -54,11 +68,17 @@ class Kernel:
             text += message["content"].get("text", "") if message["msg_type"] == "stream" else ""
             if interrupt_after and interrupt_after in text:
                 self.manager.interrupt_kernel()
-                interrupt_after = ""
-        while True:  # ends before the limit of a test, which would leave a kernel that goes on and on
-            reply = self.client.get_shell_msg(timeout=max(deadline - time.monotonic(), 5))
-            if reply["parent_header"]["msg_id"] == asked:
-                return shown, reply["content"]
+                interrupt_after, deadline = "", time.monotonic() + WAIT_FOR_INTERRUPT
+        while time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
+                reply = self.client.get_shell_msg(timeout=1)
+                if reply["parent_header"]["msg_id"] == asked:
+                    return shown, reply["content"]
+        self.manager.signal_kernel(signal.SIGUSR1)
+        time.sleep(1)
+        where = self.unraisable.read_text()
+        self.close()  # it would go on and on
+        pytest.fail(f"the cell has not ended, having printed {text!r}; exceptions that nobody got, and where it is:\n{where}")
 
     def text(self, source: str) -> str:
         """What a cell printed; it has to end well. Notices of what takes long, on standard error, are left out."""
@@ -73,19 +93,32 @@ class Kernel:
         return next(content["data"]["text/html"] for content in shown if "text/html" in content.get("data", {}))
 
     def close(self) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+        self._folder.cleanup()
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
-    kernel = Kernel()
-    try:
-        kernel.text("import numpy as np\nimport oneflow as flow\nimport oneflow.typing as tp\nx = np.ones((4, 3), np.float32)")
-        kernel.text(DECLARATION)
-        yield kernel
-    finally:
+def kernels() -> Iterator[list[Kernel]]:
+    """The one that runs, and those before it that a test had to end."""
+    made: list[Kernel] = []
+    yield made
+    for kernel in made:
         kernel.close()
+
+
+@pytest.fixture
+def kernel(kernels: list[Kernel]) -> Kernel:
+    if not kernels or kernels[-1].is_closed:
+        kernels.append(Kernel())
+        kernels[-1].text(
+            "import numpy as np\nimport oneflow as flow\nimport oneflow.typing as tp\nx = np.ones((4, 3), np.float32)"
+        )
+        kernels[-1].text(DECLARATION)
+    return kernels[-1]
 
 
 def test_a_cell_that_declares_a_job_can_be_run_again(kernel: Kernel) -> None:

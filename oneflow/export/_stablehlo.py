@@ -221,7 +221,7 @@ class ExportedFunction:
         Returns: a function of the inputs, arrays of exactly these sizes and dtypes, by position. It returns the results as JAX's
           arrays in the order of ``results``, does not wait for them, and never compiles.
         Raises: ArgumentError (other sizes than the open ones), ExportError (the model does not work for these sizes, or not on
-          this platform).
+          this platform). The function raises FeedError, FeedShapeError and FeedDtypeError.
         """
         opened = {size for spec in self.inputs for size in spec.shape if isinstance(size, str)}
         if not isinstance(sizes, Mapping) or set(sizes) != opened:
@@ -233,6 +233,7 @@ class ExportedFunction:
                 refuse(ArgumentError, f"model {self.name!r}: the size {name!r} {problem}")
         shapes = [tuple(sizes[size] if isinstance(size, str) else size for size in spec.shape) for spec in self.inputs]
         given = [jax.ShapeDtypeStruct(shape, spec.dtype) for shape, spec in zip(shapes, self.inputs, strict=True)]
+        expected = [(spec.shape, spec.dtype) for spec in given]
         wide = self._wide
         failure: Exception | None = None
         try:
@@ -245,6 +246,8 @@ class ExportedFunction:
             _refuse_compilation(self.name, sizes, failure)
 
         def run(*arrays: Any) -> list[Any]:
+            if [(getattr(a, "shape", None), getattr(a, "dtype", None)) for a in arrays] != expected:
+                self._refuse_arrays(arrays, given)
             with jax.enable_x64(wide):
                 return list(program(*first, *arrays))
 
@@ -314,6 +317,21 @@ class ExportedFunction:
                 refuse(FeedDtypeError, f"model {self.name!r}: {spec.name} is {spec.dtype}, and {rule}")
             array = fits_range
         return array
+
+    def _refuse_arrays(self, arrays: Sequence[Any], given: Sequence[jax.ShapeDtypeStruct]) -> NoReturn:
+        """Says which of the arrays for a compiled program is not what it takes."""
+        if len(arrays) != len(given):
+            refuse(FeedError, f"model {self.name!r} takes {len(given)} inputs, and was given {len(arrays)}")
+        for spec, array, one in zip(self.inputs, arrays, given, strict=True):
+            if getattr(array, "shape", None) != one.shape:
+                found = getattr(array, "shape", type(array).__name__)
+                refuse(
+                    FeedShapeError,
+                    f"model {self.name!r} was compiled for {spec.name} of shape {one.shape}, and was given {found}",
+                )
+            if array.dtype != one.dtype:
+                refuse(FeedDtypeError, f"model {self.name!r}: {spec.name} is {one.dtype}, and was given {array.dtype}")
+        raise AssertionError("the arrays fit")
 
     def _open_sizes(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:
         """The values of the open sizes. Raises FeedShapeError where inputs disagree."""

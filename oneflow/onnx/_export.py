@@ -156,7 +156,7 @@ def _tensor(onnx: Any, name: str, array: np.ndarray) -> Any:
 
 
 def _save(what: str, onnx: Any, model: Any, path: Path, external: bool) -> None:
-    data = path.with_name(path.name + ".data")
+    data = path.parent / f"{path.name}.data"  # of a folder as well, which is refused below
     with exporting(what, path) as staged:
         if external:
             data.unlink(missing_ok=True)  # the library appends

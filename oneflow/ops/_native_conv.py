@@ -20,7 +20,7 @@ from .._base.jax import jax, jnp, lax
 from .._base.rounding import to_bfloat16
 from ..graph.op import Native
 from ._arrays import Array
-from ._window import sides
+from ._window import convolved, sides
 
 Shape = tuple[int, ...]
 
@@ -128,9 +128,7 @@ def _forward_by_xla(g: Geometry, x: Array, w: Array) -> Array:
     space = "DHW"[3 - len(g.strides) :]
     names = (f"N{space}C", f"O{space}I" if g.weights_channels_last else f"OI{space}", f"N{space}C")
     pads = list(zip(g.pad_low, g.pad_high, strict=True))
-    return lax.conv_general_dilated(
-        x, w, g.strides, pads, rhs_dilation=g.dilations, dimension_numbers=names, feature_group_count=g.groups
-    )
+    return convolved(x, w, g.strides, pads, g.dilations, names, g.groups)
 
 
 def _by_xla(kind: int, g: Geometry, a: Array, b: Array, x: Shape, w: Shape) -> Array:

@@ -13,7 +13,7 @@ from ._arrays import Array, label, widen
 from ._emit import emit, fail, op, want
 from ._int8 import CHANNELWISE, CONVOLUTION
 from ._native_conv import NATIVE, NATIVE_TRANSPOSED
-from ._window import FORMATS, Padding, must_fit, sides, spatial, spec, want_format, want_padding, want_positive
+from ._window import FORMATS, Padding, convolved, must_fit, sides, spatial, spec, want_format, want_padding, want_positive
 
 Ints = int | Sequence[int]
 
@@ -36,9 +36,7 @@ def _conv(
     given: Any = pads
     if not all(isinstance(number, int) for pair in pads for number in pair):  # open sizes, of which JAX takes the name alone
         given = "SAME" if padding == "SAME_UPPER" else padding
-    return lax.conv_general_dilated(
-        x, w, strides, given, rhs_dilation=dilations, dimension_numbers=(x_spec, w_spec, x_spec), feature_group_count=groups
-    )
+    return convolved(x, w, strides, given, dilations, (x_spec, w_spec, x_spec), groups)
 
 
 def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -280,9 +281,11 @@ def _specs(rule: Any, count: int, name: str, arrays: Sequence[Any], attrs: Mappi
     for one in many:
         try:
             shape, kind = (one.shape, one.dtype) if isinstance(one, (TensorSpec, Blob)) else one
-            specs.append((tuple(int(size) for size in shape), dtypes.as_dtype(kind).numpy_dtype))
+            specs.append((tuple(operator.index(size) for size in shape), dtypes.as_dtype(kind).numpy_dtype))
         except (TypeError, ValueError, AttributeError):
             _wrong(name, f"its shape rule must return (shape, flow dtype) for each output, got {shown(said)}")
+    if any(size < 1 for shape, _ in specs for size in shape):
+        _wrong(name, f"its shape rule must return sizes of 1 or more, got {shown(said)}")
     if len(specs) != count:
         _wrong(name, f"its shape rule returned {len(specs)} outputs, but there are {count}")
     return specs

@@ -81,10 +81,24 @@ def matmul(
             np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         except ValueError:
             fail(ShapeError, what, f"the leading axes {a.shape[:-2]} and {b.shape[:-2]} do not broadcast", (a, b))
-    return emit(
+    y = emit(
         _matmul, a, b, name=name, transpose_a=transpose_a, transpose_b=transpose_b,
         alpha=1 if isinstance(alpha, (int, float)) and alpha == 1 else number_for(what, alpha, a, "alpha"),
     )  # fmt: skip
+    if (transpose_a or transpose_b or a.batch_axis != 0) and not y.is_mirrored:
+        y.batch_axis = _batch_axis_of_product(y, ((a, transpose_a, -2), (b, not transpose_b, -1)))
+    return y
+
+
+def _batch_axis_of_product(y: Blob, factors: Sequence[tuple[Blob, bool, int]]) -> int:
+    """Of each factor: whether its last axis is the one that the product keeps, and which one it becomes."""
+    for factor, keeps_last, becomes in factors:
+        if factor.batch_axis >= 0:
+            axis = factor.batch_axis - factor.ndim
+            if axis == (-2 if keeps_last else -1):
+                return INVALID_AXIS
+            return y.ndim + (becomes if axis == (-1 if keeps_last else -2) else axis)
+    return INVALID_AXIS
 
 
 def _explain(what: str, a: Blob, b: Blob, transpose_a: bool, transpose_b: bool) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -91,7 +92,7 @@ def _arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _bytes(mebibytes: float | None) -> int | None:
-    return None if mebibytes is None else int(mebibytes * _MIB)
+    return None if mebibytes is None else int(mebibytes * _MIB) if math.isfinite(mebibytes) else 0  # which is refused
 
 
 def _token(file: str | None) -> str | None:

@@ -116,6 +116,9 @@ class App:
             answer = await self._answer(call)
         except _Disconnected:
             return
+        except asyncio.CancelledError:  # the time for requests that were under way is over
+            answer = _json({"error": "the server is stopping"}, 503)
+            self._metrics.responded(answer.status)
         headers = {**answer.headers, "content-length": str(len(answer.body))}
         if self.draining:
             headers["connection"] = "close"

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -285,6 +286,28 @@ def _listening(host: str, port: int) -> socket.socket:
     raise ServingError(f"the server cannot listen at {host}:{port}: {problem}\n  try        another port")
 
 
+def _check_certificate(settings: Any) -> None:
+    """Raises ServingError where OpenSSL would not say what is wrong, or would ask for a password at the terminal."""
+    if settings.ssl_certfile is None:
+        return
+    asked = []
+
+    def password() -> str:
+        asked.append(True)
+        return settings.ssl_keyfile_password or ""
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, password)
+    except (OSError, ValueError) as error:
+        files = " and ".join(str(f) for f in (settings.ssl_certfile, settings.ssl_keyfile) if f is not None)
+        hint = ""
+        if asked:
+            hint = "\n  try        the password of the key: ssl_keyfile_password, or --ssl-keyfile-password"
+        elif isinstance(error, ssl.SSLError):
+            hint = "\n  try        files in PEM format: a certificate, and the key that belongs to it (--ssl-keyfile)"
+        raise ServingError(f"TLS cannot be set up with {files}: {error}{hint}") from error
+
+
 def _uvicorn(app: App, settings: Any) -> Any:
     uvicorn = need("uvicorn", "oneflow.serving")
 
@@ -295,6 +318,7 @@ def _uvicorn(app: App, settings: Any) -> Any:
         def capture_signals(self) -> Any:
             yield
 
+    _check_certificate(settings)
     config = uvicorn.Config(
         app, http=bounded_protocol(settings.max_connections), ws="none", lifespan="off", log_config=None, access_log=False,
         server_header=False, proxy_headers=False,

@@ -115,7 +115,7 @@ class Arguments:
         if filler.is_short and not self._fills:
             return None
         size = self.batch_size or 1
-        rows = size if filler.rows is None else filler.rows
+        rows = next((found for found in (filler.rows, filler.varying, size) if found is not None), size)
         weights = None
         if self._weighted is not None:
             weights = self._weights(given[self._weighted], rows, size)
@@ -222,7 +222,10 @@ class Arguments:
     def _leaf(self, label: str, definition: InputDef, value: Any, filler: _Filler) -> Any:
         what = f"input {label!r} of job {self.job.name!r}"
         if definition.kind != "Numpy":
-            return self._of_varying_size(label, definition, value, what)
+            arrays = self._of_varying_size(label, definition, value, what)
+            if definition.batch_axis == 0 and filler.varying is None:
+                filler.varying = sum(array.shape[0] for array in _pieces(arrays) if array.ndim)
+            return arrays
         array = as_array(value, what)
         size = self._size(definition)
         if definition.batch_axis != 0 or not array.ndim or array.shape[0] == size:
@@ -243,6 +246,13 @@ class Arguments:
             return [[as_array(a, what) for a in v] if isinstance(v, (tuple, list)) else as_array(v, what) for v in value]
         array, devices = as_array(value, what), self._devices[label]
         return [array] if devices == 1 else np.array_split(array, devices, axis=definition.batch_axis or 0)
+
+    def copy_of(self, place: int, argument: Any) -> np.ndarray:
+        """A copy of an argument; the pieces of one of varying size are joined."""
+        structure = self._parameters[place].structure
+        if isinstance(structure, InputDef) and structure.kind != "Numpy":
+            return np.concatenate(_pieces(argument), structure.batch_axis or 0)
+        return np.array(argument)
 
     def _refuse_parts(self) -> None:
         if self.parts > 1:
@@ -270,6 +280,7 @@ class _Filler:
 
     def __init__(self) -> None:
         self.rows: int | None = None
+        self.varying: int | None = None  # those of the first input of varying size
         self.is_short = False
 
     def note(self, rows: int, size: int, batch_size: int | None) -> None:
@@ -280,6 +291,11 @@ class _Filler:
             refuse(FeedShapeError, f"the arrays of a batch have {self.rows} and {rows} rows")
         self.rows = rows
         self.is_short = self.is_short or rows < size
+
+
+def _pieces(arrays: Sequence[Any]) -> list[np.ndarray]:
+    """The arrays of an argument of varying size: one for each device, or a list of them for each."""
+    return [piece for value in arrays for piece in (value if isinstance(value, (list, tuple)) else [value])]
 
 
 def _sizes_of_rows(shapes: list[tuple[int, ...]]) -> set[int]:

@@ -186,7 +186,7 @@ def _elements_per_row(blob: Blob, shape: tuple[int, ...], arguments: Arguments) 
     size = (arguments.batch_size or 0) * arguments.parts
     if not size or not shape or shape[0] % size:
         return 0
-    is_rows = (blob.batch_axis == 0 or shape[0] in arguments.sizes) and _may_have_rows(blob)
+    is_rows = (blob.batch_axis == 0 or (blob.batch_axis < 0 and shape[0] in arguments.sizes)) and _may_have_rows(blob)
     return shape[0] // size if is_rows else 0
 
 
@@ -206,7 +206,10 @@ def _may_have_rows(blob: Blob) -> bool:
 
 
 def _reduces_batch(node: Node, x: Blob) -> bool:
-    """Whether a reduction makes one number of several rows."""
+    """Whether a reduction, or a product, makes one number of several rows."""
+    if node.op.name == "matmul":
+        first = x is node.inputs[0]
+        return x.batch_axis == x.ndim - (2 if node.attrs["transpose_a" if first else "transpose_b"] == first else 1)
     axes = node.attrs.get("axes")
     return "keepdims" in node.attrs and isinstance(axes, tuple) and x.batch_axis in axes and x.shape[x.batch_axis] > 1
 

@@ -32,7 +32,7 @@ class Tally:
     """
 
     def __init__(self, job: JobFunction[..., Any], arguments: Arguments, prefix: str, metrics: Mapping[str, Metric]):
-        self.job, self._prefix = job, prefix
+        self.job, self._prefix, self._arguments = job, prefix, arguments
         outputs = Outputs(job, arguments).all
         named = {output.name: output for output in outputs}
         inputs = set(arguments.names)
@@ -76,7 +76,7 @@ class Tally:
 
     def keeps(self, bound: Bound) -> Fed:
         """Copies of what metrics need of a batch that was fed: its memory is the caller's."""
-        return {name: np.array(bound.arguments[place]) for name, place in self._fed.items()} if self._fed else {}
+        return {name: self._arguments.copy_of(place, bound.arguments[place]) for name, place in self._fed.items()}
 
     def add(self, value: Any, bound: Bound, fed: Fed) -> dict[str, float]:
         """Counts the results of a batch, and returns its means."""

@@ -65,6 +65,14 @@ def test_a_model_compiled_ahead_of_time_never_compiles(tmp_path: Path, external_
                           ("batch", "must be a dict")):  # fmt: skip
         with pytest.raises(ArgumentError, match=reason):
             model.compile(sizes)
+    for arrays, kind, reason in (
+        ((X,), FeedError, "takes 2 inputs, and was given 1"),
+        ((X[:3], Y), FeedShapeError, r"of shape \(4, 3\), and was given \(3, 3\)"),
+        ((X.tolist(), Y), FeedShapeError, "given list"),
+        ((X.astype(np.float64), Y), FeedDtypeError, "is float32, and was given float64"),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=reason):
+            run(*arrays)
 
 
 def test_results_have_the_nesting_of_the_job_and_64_bits(tmp_path: Path) -> None:

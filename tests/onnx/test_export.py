@@ -211,7 +211,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_path_that_is_not_that_of_a_file_stays_what_it_is(tmp_path: Path) -> None:
+def test_a_path_that_is_not_that_of_a_file_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
         return x + 1
@@ -220,6 +220,9 @@ def test_a_path_that_is_not_that_of_a_file_stays_what_it_is(tmp_path: Path) -> N
     (tmp_path / "link").symlink_to("m.onnx")
     with pytest.raises(ExportError, match="cannot be written: it is a FIFO, not a regular file"):
         flow.export.onnx(job, tmp_path / "fifo")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ExportError, match="cannot be written: it is a directory"):
+        flow.export.onnx(job, ".")
     for _ in range(2):
         flow.export.onnx(job, tmp_path / "link")
     assert (tmp_path / "fifo").is_fifo() and (tmp_path / "link").is_symlink() and (tmp_path / "m.onnx").stat().st_size > 0

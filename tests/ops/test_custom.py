@@ -269,6 +269,8 @@ def test_a_host_function_that_ends_the_program(kind):
         (lambda x: None, {"outputs": ("a", "b")}, "its function returned None instead of 2 arrays"),
         (lambda x: x, {"shape": lambda x: ((2,), flow.float32)}, r"is float32\[1, 3\], but it must be float32\[2\]"),
         (lambda x: x, {"shape": lambda x: x.size}, "its shape rule raised AttributeError"),
+        (lambda x: x, {"shape": lambda x: ((-1,), x.dtype)}, r"must return sizes of 1 or more, got \(\(-1,\)"),
+        (lambda x: x, {"shape": lambda x: ((1.0, 3), x.dtype)}, "must return .shape, flow dtype. for each output"),
         (lambda x: x, {"shape": lambda x: (3,)}, "must return .shape, flow dtype. for each output"),
         (lambda x: x, {"grad": lambda i, o, c: c[0][0]}, r"the gradient with respect to input 'x' is float32\[3\]"),
         (lambda x: x, {"grad": lambda i, o, c: (c[0], c[0])}, "its gradient returned 2 arrays"),

@@ -77,6 +77,11 @@ def test_zeros_and_ones_are_named_as_oneflow_does(graph: Graph) -> None:
         (lambda x: x[None], 1),
         (lambda x: flow.transpose(x, [1, 0, 2])[0], 0),
         (lambda x: x + 1, 0),
+        (lambda x: flow.matmul(x, flow.ones((2, 4, 5))), 0),
+        (lambda x: flow.matmul(flow.reshape(x, (2, 12)), flow.ones((12, 2))), 0),
+        (lambda x: flow.matmul(flow.reshape(x, (2, 12)), flow.reshape(x, (2, 12)), transpose_a=True), INVALID_AXIS),
+        (lambda x: flow.matmul(flow.transpose(flow.reshape(x, (2, 12)), [1, 0]), flow.ones((12, 2)), transpose_a=True), 0),
+        (lambda x: flow.matmul(flow.ones((2, 12)), flow.reshape(x, (2, 12)), transpose_b=True), 1),
     ],
 )
 def test_batch_axis(build, axis: int) -> None:

@@ -132,6 +132,22 @@ def test_floor_divisions_by_constants_are_exact(dtype, divisor: float) -> None:
         np.testing.assert_array_equal(found, np.floor(x / dtype(0)))
 
 
+@pytest.mark.parametrize("pads", [[(1, 0), (0, 0)], [(1, 0), (1, 0)], [(2, 1), (0, 0)]])
+@pytest.mark.parametrize("filters", [8, 64])
+def test_windows_that_lie_in_the_padding(pads: list[tuple[int, int]], filters: int) -> None:
+    """XLA's gradient to such weights was a sum over the data."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((8, 1, 1, 2), (filters, 1, 1, 1)))
+    row = Row("", lambda x, w: flow.nn.conv2d(x, w, 2, [(0, 0), (0, 0), *pads], "NCHW"), None, [x, w])
+    a, b = torch.tensor(x, requires_grad=True), torch.tensor(w, requires_grad=True)
+    expected = F.conv2d(F.pad(a, (*pads[1], *pads[0])), b, stride=2)
+    expected.square().sum().backward()
+    squares = Row("", lambda x, w: flow.math.square(row.build(x, w)), None, [x, w])
+    np.testing.assert_allclose(run(row, [x, w])[0], expected.detach(), rtol=1e-5)
+    for found, tensor in zip(gradients(squares, [x, w]), (a, b), strict=True):
+        np.testing.assert_allclose(found, tensor.grad, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("diagonal", [2**31 - 1, -(2**31 - 1)])
 def test_triangles_of_far_diagonals(diagonal: int) -> None:
     x = np.ones((2, 3), np.float32)

@@ -214,6 +214,16 @@ def test_tls(tmp_path: Path, start: Any) -> None:
     write_affine(tmp_path / "models" / "affine.stablehlo", 2.0)
     server, http = start(ssl_certfile=certificate, ssl_keyfile=key, max_delay_ms=0)
     assert server.url.startswith("https://") and http.infer(ONE)[0] == 200
+    encrypted = str(tmp_path / "encrypted.pem")
+    subprocess.run(
+        ["openssl", "rsa", "-aes256", "-in", key, "-out", encrypted, "-passout", "pass:secret"], check=True, capture_output=True
+    )
+    for password in (None, "wrong"):  # nobody is asked at the terminal
+        with pytest.raises(ServingError, match="try +the password of the key"):
+            start(ssl_certfile=certificate, ssl_keyfile=encrypted, ssl_keyfile_password=password)
+    start(ssl_certfile=certificate, ssl_keyfile=encrypted, ssl_keyfile_password="secret")
+    with pytest.raises(ServingError, match="try +files in PEM format: a certificate, and the key"):
+        start(ssl_certfile=certificate)
     Path(certificate).write_text("no certificate")
     with pytest.raises(ServingError, match="TLS cannot be set up"):
         start(ssl_certfile=certificate, ssl_keyfile=key)

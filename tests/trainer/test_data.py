@@ -239,6 +239,39 @@ def test_inputs_of_varying_size():
     assert quiet().predict(job, [[b] for b in batches]).tolist() == [12] * 4 + [3] + [9] * 3
 
 
+def varying_jobs():
+    """A train job and a predict job, on all devices that there are."""
+
+    @flow.global_function("train")
+    def train(x: tp.ListNumpy.Placeholder((8,)), labels: tp.ListNumpy.Placeholder((8,), flow.int32)) -> tp.ListNumpy:
+        w = flow.get_variable("w", (1,), initializer=flow.ones_initializer())
+        loss = x * w
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.0]), momentum=0).minimize(loss)
+        return loss
+
+    @flow.global_function()
+    def evaluate(
+        x: tp.ListNumpy.Placeholder((8,)), labels: tp.ListNumpy.Placeholder((8,), flow.int32)
+    ) -> dict[str, tp.ListNumpy]:
+        return {"loss": x * 1.0, "predictions": flow.one_hot(flow.cast(x > 4.0, flow.int32), 2, dtype=flow.float32)}
+
+    return train, evaluate
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_means_and_metrics_over_inputs_of_varying_size_count_each_row_once(devices: int):
+    flow.config.gpu_device_num(devices)
+    train, evaluate = varying_jobs()
+    x, labels = np.float32([0] * 8 + [10]), np.int32([0] * 5 + [1] * 4)
+    batches = [(x[:8], labels[:8]), (x[8:], labels[8:])]
+    metrics = {"acc": flow.metrics.Accuracy("predictions"), "mean": flow.metrics.Mean("x")}
+    found = quiet(metrics=metrics).validate(evaluate, batches)
+    assert found == pytest.approx({"val_loss": 10 / 9, "val_acc": 6 / 9, "val_mean": 10 / 9})
+    if devices == 1:  # on two the losses of a step are of equal size
+        history = quiet(max_epochs=1).fit(train, batches, evaluate, [*batches, (x[:0], labels[:0])])
+        assert history["loss"] == pytest.approx([10 / 9]) and history["val_loss"] == pytest.approx([10 / 9])
+
+
 @pytest.mark.parametrize(
     ("data", "error", "text"),
     [

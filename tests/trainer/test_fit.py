@@ -452,6 +452,8 @@ def test_what_holds_no_row_of_a_batch_is_not_taken_for_rows():
             "noise": flow.random.normal((4, 2)), "own": doubled(x),
             "variable": w * 2.0, "share": flow.math.reduce_mean(flow.one_hot(labels, 4, dtype=flow.float32), axis=[0]) * w,
             "largest": flow.math.reduce_max(x, axis=[0]), "variance": flow.nn.moments(x, [0])[1],
+            "turned": flow.transpose(x, [1, 0]), "squares": flow.matmul(x, x, transpose_a=True),
+            "times": flow.matmul(w, x), "similar": flow.matmul(x, x, transpose_b=True),
         }  # fmt: skip
 
     x, labels = np.random.default_rng(0).standard_normal((10, 4)).astype(np.float32), np.arange(10, dtype=np.int32) % 4
@@ -459,6 +461,8 @@ def test_what_holds_no_row_of_a_batch_is_not_taken_for_rows():
     shapes = {name: array.shape for name, array in found.items()}
     rows = dict.fromkeys(["back", "product", "hot", "centered", "gathered", "own"], (10, 4))
     whole = {"variable": (3, 4, 4), "share": (3, 4, 4), "largest": (3, 4), "variance": (3, 4)}
+    rows["similar"] = (10, 4)
+    whole |= dict.fromkeys(["turned", "squares", "times"], (3, 4, 4))
     assert shapes == {"flat": (40,), "noise": (10, 2), **rows, **whole}
     np.testing.assert_array_equal(found["largest"], [x[i : i + 4].max(0) for i in (0, 4, 8)])
     assert quiet().validate(job, (x, labels))["val_variable"] == 2

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .._base.jax import lax
+from .._base.jax import jnp, lax
 from ..graph.node import Blob
-from ._arrays import Array, label
+from ._arrays import Array, is_many, label, widen
 from ._emit import emit, op, want
 
 
@@ -19,14 +20,44 @@ def _shifted(x: Array, axis: int, start: int, reverse: bool) -> Array:
     return lax.pad(x, np.asarray(start, x.dtype), ends)
 
 
+_LEAST = 512  # numbers in a step: a loop of shorter ones is slower than XLA's sums
+
+
+def _one_by_one(combine: Callable[[Array, Array], Array], x: Array, axis: int, start: int, reverse: bool) -> Array:
+    """In a loop over the axis, of vectors. XLA goes over all of the array again for each doubling of the distance."""
+    wide = widen(x)
+    first = lax.full_like(lax.index_in_dim(wide, 0, axis, keepdims=False), start)
+
+    def step(before: Array, row: Array) -> tuple[Array, Array]:
+        upto = combine(before, row)
+        return upto, upto
+
+    _, found = lax.scan(step, first, jnp.moveaxis(wide, axis, 0), reverse=reverse)
+    return lax.convert_element_type(jnp.moveaxis(found, 0, axis), x.dtype)
+
+
+def _accumulated(
+    by_xla: Callable[[Array, int, bool], Array], combine: Callable[[Array, Array], Array], x: Array, axis: int, start: int,
+    reverse: bool,
+) -> Array:  # fmt: skip
+    others = [size for a, size in enumerate(x.shape) if a != axis]
+    if not is_many(others, _LEAST) or not is_many(x.shape[axis : axis + 1], 2):
+        return by_xla(x, axis, reverse)
+    return lax.platform_dependent(
+        x, cpu=lambda x: _one_by_one(combine, x, axis, start, reverse), default=lambda x: by_xla(x, axis, reverse)
+    )
+
+
 @op("cumsum")
 def _cumsum(x: Array, *, axis: int, exclusive: bool, reverse: bool) -> Array:
-    return lax.cumsum(_shifted(x, axis, 0, reverse) if exclusive else x, axis, reverse)
+    given = _shifted(x, axis, 0, reverse) if exclusive else x
+    return _accumulated(lambda *a: lax.cumsum(*a), lambda a, b: lax.add(a, b), given, axis, 0, reverse)
 
 
 @op("cumprod")
 def _cumprod(x: Array, *, axis: int, exclusive: bool, reverse: bool) -> Array:
-    return lax.cumprod(_shifted(x, axis, 1, reverse) if exclusive else x, axis, reverse)
+    given = _shifted(x, axis, 1, reverse) if exclusive else x
+    return _accumulated(lambda *a: lax.cumprod(*a), lambda a, b: lax.mul(a, b), given, axis, 1, reverse)
 
 
 def cumsum(x: Blob, axis: int = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None) -> Blob:

@@ -397,6 +397,52 @@ def test_remainders_and_whole_quotients_of_many_numbers(largest: float) -> None:
     np.testing.assert_allclose(seen[0], -np.floor(multiples.astype(np.float64) / y), rtol=1e-6)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize(("name", "numpy"), [("cumsum", np.cumsum), ("cumprod", np.cumprod)])
+def test_sums_and_products_up_to_each_element_of_wide_arrays(
+    name: str, numpy: Any, exclusive: bool, reverse: bool, axis: int
+) -> None:
+    torch = pytest.importorskip("torch")
+    x = (1 + 0.1 * np.random.default_rng(0).standard_normal((600, 700) if axis else (20, 1000))).astype(np.float32)
+    if axis:
+        x = x[:, :30]
+    seen = []
+
+    @flow.global_function("train")
+    def job(up: tp.Numpy.Placeholder(x.shape)) -> tuple[tp.Numpy, tp.Numpy]:
+        v = flow.get_variable("v", x.shape, initializer=flow.zeros_initializer())
+        flow.watch_diff(v, lambda gradient: seen.append(gradient.numpy()))
+        y = getattr(flow.math, name)(v, axis, exclusive, reverse)
+        whole = getattr(flow.math, name)(flow.cast(v * 2.0, flow.int32), axis, exclusive, reverse)
+        loss = flow.math.reduce_sum(y * up)
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.0]), momentum=0).minimize(loss)
+        return y, whole
+
+    def reference(x: Any) -> Any:
+        turned = np.flip(x, axis) if reverse else x
+        if exclusive:
+            turned = np.roll(turned, 1, axis)
+            turned[(0,) if axis == 0 else (slice(None), 0)] = name == "cumprod"
+        found = numpy(turned, axis)
+        return np.flip(found, axis) if reverse else found
+
+    flow.load_variables({"v": x})
+    up = np.random.default_rng(1).standard_normal(x.shape).astype(np.float32)
+    y, whole = job(up)
+    np.testing.assert_allclose(y, reference(x.astype(np.float64)), rtol=1e-5)
+    np.testing.assert_array_equal(whole, reference((x * 2).astype(np.int32)).astype(np.int32))
+    tensor = torch.tensor(x, dtype=torch.float64, requires_grad=True)
+    turned = tensor.flip(axis) if reverse else tensor
+    if exclusive:
+        first = torch.full_like(turned.narrow(axis, 0, 1), name == "cumprod")
+        turned = torch.cat([first, turned.narrow(axis, 0, x.shape[axis] - 1)], axis)
+    found = getattr(torch, name)(turned, axis)
+    ((found.flip(axis) if reverse else found) * torch.tensor(up)).sum().backward()
+    np.testing.assert_allclose(seen[0], tensor.grad, rtol=1e-4, atol=1e-4)
+
+
 # --- integers where a reader of the program expects fractions
 
 

@@ -66,6 +66,14 @@ def test_a_process_that_stands_still_while_this_one_gathers() -> None:
     assert watch.look(when) == ""
 
 
+def test_processes_that_wait_for_each_other_in_different_places() -> None:
+    watch = _watch(patience=40)
+    watch.calls.begin("job 'a'", 0.0)
+    watch.hear({"kind": "gather", "from": 1, "number": 1, "tag": "a save", "value": None}, 0.0)
+    why, _ = _look(watch, 100, _beat(1, 0))
+    assert "after 0 calls (it waits for this one in a save), and this one waits for it in call 1, job 'a'" in why
+
+
 @pytest.mark.parametrize("paused", [26.0, 1000.0])
 def test_a_pause_of_this_process_is_nobodys_silence(paused: float) -> None:
     """Stopped and continued, it finds what the others said meanwhile still unread."""

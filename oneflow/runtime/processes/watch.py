@@ -27,6 +27,7 @@ class Peer:
     moved: float  # when it last made visible progress
     calls: int = 0
     returned: int = 0
+    gather_tag: str = ""  # of its last one
     doing: str = ""  # where its threads are, once a step takes long
     gathers: int = 0
     busy: str = ""
@@ -128,6 +129,7 @@ class Watch:
         peer.heard = now
         if message["kind"] == "gather":
             peer.gathers, peer.moved = message["number"], now
+            peer.gather_tag = _printable(message["tag"])
         elif message["kind"] == "end":
             peer.end, peer.why, peer.calls = message["how"], _printable(message["why"]), message["calls"]
         elif message["kind"] == "beat":
@@ -187,7 +189,8 @@ class Watch:
             return f"{name} has not been heard of for {silent:.0f} s: it was stopped, or its machine is gone"
         still = now - max(peer.moved, self.waiting_since)
         if behind and still > (BUSY_SECONDS if peer.busy else self._patience):
-            return f"{name} has stood still for {now - peer.moved:.0f} s after {peer.calls} calls, and this one {here}"
+            other = f" (it waits for this one in {peer.gather_tag})" if peer.gathers > self.gathers else ""
+            return f"{name} has stood still for {now - peer.moved:.0f} s after {peer.calls} calls{other}, and this one {here}"
         return ""
 
     def long_step(self, now: float) -> str:

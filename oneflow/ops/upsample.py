@@ -147,7 +147,7 @@ def _upsample_grad(
     for axis, factor in zip(_axes(channels_first), factors, strict=True):
         whole, size = _whole(factor), x.shape[axis]
         phases = 0 if align_corners else _number_of_phases(factor, size)
-        if phases:
+        if phases and (interpolation == "nearest" or phases < size):  # a few elements that become many: a product of matrices
             dy = (_repeated_grad if interpolation == "nearest" else _interpolated_grad)(dy, axis, phases)
         elif interpolation == "nearest" and whole:
             dy = lax.reduce_sum(lax.reshape(dy, (*dy.shape[:axis], size, whole, *dy.shape[axis + 1 :])), (axis + 1,))

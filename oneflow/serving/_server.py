@@ -301,7 +301,7 @@ def _check_certificate(settings: Any) -> None:
     except (OSError, ValueError) as error:
         files = " and ".join(str(f) for f in (settings.ssl_certfile, settings.ssl_keyfile) if f is not None)
         hint = ""
-        if asked:
+        if asked and getattr(error, "reason", None) != "KEY_VALUES_MISMATCH":
             hint = "\n  try        the password of the key: ssl_keyfile_password, or --ssl-keyfile-password"
         elif isinstance(error, ssl.SSLError):
             hint = "\n  try        files in PEM format: a certificate, and the key that belongs to it (--ssl-keyfile)"

@@ -115,12 +115,14 @@ class Arguments:
         if filler.is_short and not self._fills:
             return None
         size = self.batch_size or 1
-        rows = next((found for found in (filler.rows, filler.varying, size) if found is not None), size)
+        rows = size if filler.rows is None else filler.rows
         weights = None
         if self._weighted is not None:
             weights = self._weights(given[self._weighted], rows, size)
             arguments.insert(self._weighted, weights)
             weights = self._of_all_processes(weights)
+        elif filler.varying is not None and not filler.is_short:
+            rows = filler.varying
         return Bound(arguments, rows, weights, filler.is_short)
 
     def _weights(self, given: Any, rows: int, size: int) -> np.ndarray:
@@ -251,7 +253,15 @@ class Arguments:
         """A copy of an argument; the pieces of one of varying size are joined."""
         structure = self._parameters[place].structure
         if isinstance(structure, InputDef) and structure.kind != "Numpy":
-            return np.concatenate(_pieces(argument), structure.batch_axis or 0)
+            pieces = _pieces(argument)
+            if not pieces:
+                return np.empty((0, *structure.shape[1:]), structure.dtype.numpy_dtype)
+            try:
+                return np.concatenate(pieces, structure.batch_axis or 0)
+            except ValueError:
+                shapes = ", ".join(str(piece.shape) for piece in pieces)
+                rule = f"a metric takes input {self.names[place]!r} of job {self.job.name!r} as one array"
+                refuse(FeedShapeError, f"{rule}, and these do not fit together: {shapes}", source=self.job.source)
         return np.array(argument)
 
     def _refuse_parts(self) -> None:

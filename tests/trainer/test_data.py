@@ -258,6 +258,14 @@ def varying_jobs():
     return train, evaluate
 
 
+def varying_with_a_factor():
+    @flow.global_function()
+    def scaled(x: tp.ListNumpy.Placeholder((8,)), scale: tp.Numpy.Placeholder((1,))) -> dict[str, tp.ListNumpy]:
+        return {"loss": x * 1.0}
+
+    return scaled
+
+
 @pytest.mark.parametrize("devices", [1, 2])
 def test_means_and_metrics_over_inputs_of_varying_size_count_each_row_once(devices: int):
     flow.config.gpu_device_num(devices)
@@ -267,6 +275,8 @@ def test_means_and_metrics_over_inputs_of_varying_size_count_each_row_once(devic
     metrics = {"acc": flow.metrics.Accuracy("predictions"), "mean": flow.metrics.Mean("x")}
     found = quiet(metrics=metrics).validate(evaluate, batches)
     assert found == pytest.approx({"val_loss": 10 / 9, "val_acc": 6 / 9, "val_mean": 10 / 9})
+    with_numpy = varying_with_a_factor()
+    assert quiet().validate(with_numpy, [(a, np.ones(1, np.float32)) for a, _ in batches])["val_loss"] == pytest.approx(10 / 9)
     if devices == 1:  # on two the losses of a step are of equal size
         history = quiet(max_epochs=1).fit(train, batches, evaluate, [*batches, (x[:0], labels[:0])])
         assert history["loss"] == pytest.approx([10 / 9]) and history["val_loss"] == pytest.approx([10 / 9])

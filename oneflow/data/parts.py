@@ -263,7 +263,7 @@ class PartWriter:
     Args:
       path: of the part; a file of that name is replaced.
     Raises: ArgumentError; DataError where no file can be created there, and by ``write`` and at the end of the block where
-      the disk refuses: there is no file then.
+      the disk refuses, which leaves no file.
     Example: >>> with flow.data.PartWriter("train/part-0") as part: part.write(record)
     """
 

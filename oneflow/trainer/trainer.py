@@ -66,8 +66,8 @@ class Trainer(Settings):
       current_epoch: that of the last step, from 0.
       callback_metrics: the latest numbers of all kinds.
       should_stop: a callback sets it to True to end the training, and with it the epoch: as ``max_steps`` does, with a
-        validation, a row of the history and ``on_epoch_end``. In a run of several processes it is set after the same step in
-        each: the numbers that callbacks get are equal there, a clock is not.
+        validation, a row of the history and ``on_epoch_end``. In a run of several processes it must be set
+        after the same step in each, by numbers that callbacks get, for example, which are equal there, not by a clock.
 
     Example:
       >>> @flow.global_function(type="train")

@@ -37,9 +37,11 @@ def _one_by_one(combine: Callable[[Array, Array], Array], x: Array, axis: int, s
 
 
 def _accumulated(
-    by_xla: Callable[[Array, int, bool], Array], combine: Callable[[Array, Array], Array], x: Array, axis: int, start: int,
-    reverse: bool,
+    by_xla: Callable[[Array, int, bool], Array], combine: Callable[[Array, Array], Array], start: int,
+    x: Array, axis: int, exclusive: bool, reverse: bool,
 ) -> Array:  # fmt: skip
+    if exclusive:
+        x = _shifted(x, axis, start, reverse)
     others = [size for a, size in enumerate(x.shape) if a != axis]
     if not is_many(others, _LEAST) or not is_many(x.shape[axis : axis + 1], 2):
         return by_xla(x, axis, reverse)
@@ -50,14 +52,12 @@ def _accumulated(
 
 @op("cumsum")
 def _cumsum(x: Array, *, axis: int, exclusive: bool, reverse: bool) -> Array:
-    given = _shifted(x, axis, 0, reverse) if exclusive else x
-    return _accumulated(lambda *a: lax.cumsum(*a), lambda a, b: lax.add(a, b), given, axis, 0, reverse)
+    return _accumulated(lambda *a: lax.cumsum(*a), lambda a, b: lax.add(a, b), 0, x, axis, exclusive, reverse)
 
 
 @op("cumprod")
 def _cumprod(x: Array, *, axis: int, exclusive: bool, reverse: bool) -> Array:
-    given = _shifted(x, axis, 1, reverse) if exclusive else x
-    return _accumulated(lambda *a: lax.cumprod(*a), lambda a, b: lax.mul(a, b), given, axis, 1, reverse)
+    return _accumulated(lambda *a: lax.cumprod(*a), lambda a, b: lax.mul(a, b), 1, x, axis, exclusive, reverse)
 
 
 def cumsum(x: Blob, axis: int = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None) -> Blob:

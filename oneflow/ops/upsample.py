@@ -14,7 +14,7 @@ from .._base.jax import jnp, lax
 from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
-from ._arrays import Array, broadcast_to, full, label, like, widen
+from ._arrays import Array, broadcast_to, full, gradient_of, label, like, widen
 from ._emit import emit, fail, op, want
 from ._window import want_format
 
@@ -87,15 +87,7 @@ def _neighbours(x: Array, axis: int, side: int) -> Array:
 
 
 def _neighbours_grad(dy: Array, axis: int, side: int) -> Array:
-    size = dy.shape[axis]
-
-    def moved(part: Array, before: int, behind: int) -> Array:
-        config = [(before, behind, 0) if a == axis else (0, 0, 0) for a in range(dy.ndim)]
-        return lax.pad(part, np.zeros((), dy.dtype), config)
-
-    if side < 0:
-        return lax.add(moved(dy, -1, 1), moved(_part(dy, axis, 0, 1), 0, size - 1))
-    return lax.add(moved(dy, 1, -1), moved(_part(dy, axis, size - 1, size), size - 1, 0))
+    return gradient_of(lambda x: _neighbours(x, axis, side), dy, dy)
 
 
 def _interpolated(x: Array, axis: int, count: int) -> Array:

@@ -233,7 +233,6 @@ class ExportedFunction:
                 refuse(ArgumentError, f"model {self.name!r}: the size {name!r} {problem}")
         shapes = [tuple(sizes[size] if isinstance(size, str) else size for size in spec.shape) for spec in self.inputs]
         given = [jax.ShapeDtypeStruct(shape, spec.dtype) for shape, spec in zip(shapes, self.inputs, strict=True)]
-        expected = [(spec.shape, spec.dtype) for spec in given]
         wide = self._wide
         failure: Exception | None = None
         try:
@@ -246,8 +245,7 @@ class ExportedFunction:
             _refuse_compilation(self.name, sizes, failure)
 
         def run(*arrays: Any) -> list[Any]:
-            if [(getattr(a, "shape", None), getattr(a, "dtype", None)) for a in arrays] != expected:
-                self._refuse_arrays(arrays, given)
+            self._check_for_program(arrays, given)
             with jax.enable_x64(wide):
                 return list(program(*first, *arrays))
 
@@ -318,20 +316,17 @@ class ExportedFunction:
             array = fits_range
         return array
 
-    def _refuse_arrays(self, arrays: Sequence[Any], given: Sequence[jax.ShapeDtypeStruct]) -> NoReturn:
-        """Says which of the arrays for a compiled program is not what it takes."""
+    def _check_for_program(self, arrays: Sequence[Any], given: Sequence[jax.ShapeDtypeStruct]) -> None:
+        """Raises where an array for a compiled program is not what it takes."""
         if len(arrays) != len(given):
             refuse(FeedError, f"model {self.name!r} takes {len(given)} inputs, and was given {len(arrays)}")
         for spec, array, one in zip(self.inputs, arrays, given, strict=True):
             if getattr(array, "shape", None) != one.shape:
                 found = getattr(array, "shape", type(array).__name__)
-                refuse(
-                    FeedShapeError,
-                    f"model {self.name!r} was compiled for {spec.name} of shape {one.shape}, and was given {found}",
-                )
+                rule = f"model {self.name!r} was compiled for {spec.name} of shape {one.shape}, and was given {found}"
+                refuse(FeedShapeError, rule)
             if array.dtype != one.dtype:
                 refuse(FeedDtypeError, f"model {self.name!r}: {spec.name} is {one.dtype}, and was given {array.dtype}")
-        raise AssertionError("the arrays fit")
 
     def _open_sizes(self, arrays: Sequence[np.ndarray]) -> dict[str, int]:
         """The values of the open sizes. Raises FeedShapeError where inputs disagree."""

@@ -286,28 +286,6 @@ def _listening(host: str, port: int) -> socket.socket:
     raise ServingError(f"the server cannot listen at {host}:{port}: {problem}\n  try        another port")
 
 
-def _check_certificate(settings: Any) -> None:
-    """Raises ServingError where OpenSSL would not say what is wrong, or would ask for a password at the terminal."""
-    if settings.ssl_certfile is None:
-        return
-    asked = []
-
-    def password() -> str:
-        asked.append(True)
-        return settings.ssl_keyfile_password or ""
-
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, password)
-    except (OSError, ValueError) as error:
-        files = " and ".join(str(f) for f in (settings.ssl_certfile, settings.ssl_keyfile) if f is not None)
-        hint = ""
-        if asked and getattr(error, "reason", None) != "KEY_VALUES_MISMATCH":
-            hint = "\n  try        the password of the key: ssl_keyfile_password, or --ssl-keyfile-password"
-        elif isinstance(error, ssl.SSLError):
-            hint = "\n  try        files in PEM format: a certificate, and the key that belongs to it (--ssl-keyfile)"
-        raise ServingError(f"TLS cannot be set up with {files}: {error}{hint}") from error
-
-
 def _uvicorn(app: App, settings: Any) -> Any:
     uvicorn = need("uvicorn", "oneflow.serving")
 
@@ -318,7 +296,6 @@ def _uvicorn(app: App, settings: Any) -> Any:
         def capture_signals(self) -> Any:
             yield
 
-    _check_certificate(settings)
     config = uvicorn.Config(
         app, http=bounded_protocol(settings.max_connections), ws="none", lifespan="off", log_config=None, access_log=False,
         server_header=False, proxy_headers=False,
@@ -326,9 +303,22 @@ def _uvicorn(app: App, settings: Any) -> Any:
         ssl_certfile=settings.ssl_certfile, ssl_keyfile=settings.ssl_keyfile,
         ssl_keyfile_password=settings.ssl_keyfile_password, ssl_ca_certs=settings.ssl_ca_certs,
     )  # fmt: skip
+    asked = []
+
+    def password() -> str:  # OpenSSL would ask for one at the terminal
+        asked.append(True)
+        return settings.ssl_keyfile_password or ""
+
     try:
+        if settings.ssl_certfile is not None:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, password)
         config.load()
     except Exception as error:  # of files for TLS
         files = [f for f in (settings.ssl_certfile, settings.ssl_keyfile, settings.ssl_ca_certs) if f is not None]
-        raise ServingError(f"TLS cannot be set up with {', '.join(map(str, files))}: {error}") from error
+        hint = ""
+        if asked and getattr(error, "reason", None) != "KEY_VALUES_MISMATCH":
+            hint = "\n  try        the password of the key: ssl_keyfile_password, or --ssl-keyfile-password"
+        elif isinstance(error, ssl.SSLError):
+            hint = "\n  try        files in PEM format: a certificate, and the key that belongs to it (--ssl-keyfile)"
+        raise ServingError(f"TLS cannot be set up with {', '.join(map(str, files))}: {error}{hint}") from error
     return QuietServer(config)

@@ -13,7 +13,7 @@ from ..errors import ArgumentError, JobWarning, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, label, like, number_for
 from ._emit import emit, fail, op, want
-from ._window import at_least_zero
+from ._window import sides
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -184,12 +184,13 @@ def replication_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name:
 
 
 @op("same_padding", autocast="between")
-def _same_padding(x: Array, *, lower: bool, first: int, windows: tuple[tuple[int, int, int], ...]) -> Array:
+def _same_padding(
+    x: Array, *, padding: str, first: int, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...]
+) -> Array:
     config = [(0, 0, 0)] * x.ndim
-    for axis, (kernel, stride, dilation) in enumerate(windows, first):
-        size = x.shape[axis]
-        total = at_least_zero((-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size)
-        config[axis] = (total - total // 2, total // 2, 0) if lower else (total // 2, total - total // 2, 0)
+    around = sides(padding, x.shape[first : first + len(kernel)], kernel, strides, dilations)
+    for axis, (before, after) in enumerate(around, first):
+        config[axis] = (before, after, 0)
     return lax.pad(x, np.zeros((), x.dtype), config)
 
 
@@ -219,11 +220,10 @@ def same_padding(
     side = want.choice(what, "padding", padding.upper() if isinstance(padding, str) else padding, ("SAME_LOWER", "SAME_UPPER"))
     if not isinstance(data_format, str) or len(data_format) != x.ndim or "C" not in data_format.upper():
         fail(ArgumentError, what, f"data_format must name {x.ndim} axes, such as 'NCHW' for 4, got {shown(data_format)}", (x,))
-    lists = []
+    space = []
     for argument, values in (("kernel_size", kernel_size), ("strides", strides), ("dilation_rate", dilation_rate)):
         if not isinstance(values, (list, tuple)) or len(values) != x.ndim - 2 or min(want.ints(what, argument, values)) <= 0:
             fail(ArgumentError, what, f"{argument} must hold {x.ndim - 2} ints > 0, got {shown(values)}", (x,))
-        lists.append(want.ints(what, argument, values))
+        space.append(want.ints(what, argument, values))
     first = 2 if data_format.upper().startswith("NC") else 1
-    windows = tuple(zip(*lists, strict=True))
-    return emit(_same_padding, x, name=name, lower=side == "SAME_LOWER", first=first, windows=windows)
+    return emit(_same_padding, x, name=name, padding=side, first=first, kernel=space[0], strides=space[1], dilations=space[2])

@@ -12,6 +12,7 @@ from ... import nn
 from ...graph.graph import current
 from ...graph.node import Blob
 from ...ops import matrix
+from ...ops._window import sides
 from ...ops.array import concat, reshape
 from ...ops.conv import transposed
 from ...ops.indexing import gather
@@ -45,12 +46,7 @@ def _padding(ctx: Reader, n: int) -> Any:
 
 def _explicit(blob: Blob, padding: str, kernel: Sequence[int], strides: Sequence[int]) -> Any:
     """What a word for padding means, as pairs."""
-    pairs = [[0, 0], [0, 0]]
-    for size, k, s in zip(blob.shape[2:], kernel, strides, strict=True):
-        total = max((-(-size // s) - 1) * s + k - size, 0)
-        small, large = total // 2, total - total // 2
-        pairs.append([small, large] if padding == "SAME_UPPER" else [large, small])
-    return pairs
+    return [[0, 0], [0, 0], *map(list, sides(padding, blob.shape[2:], kernel, strides))]
 
 
 def _moved_back(ctx: Reader, y: Blob, bias: Any) -> Blob:

@@ -178,14 +178,13 @@ def _pad(ctx: Emitter) -> Result:
 @rule("same_padding")
 def _same_padding(ctx: Emitter) -> Result:
     a = ctx.attrs
-    rank = ctx.blob(0).ndim
+    rank, first, kernel = ctx.blob(0).ndim, a["first"], a["kernel"]
+    sizes = ctx.shape(0)[first : first + len(kernel)]
+    if any(map(is_open, sizes)):
+        raise Inexpressible("padding that depends on an open size")
     before, after = [0] * rank, [0] * rank
-    for axis, (kernel, stride, dilation) in enumerate(a["windows"], a["first"]):
-        size = ctx.shape(0)[axis]
-        if is_open(size):
-            raise Inexpressible("padding that depends on an open size")
-        word = "SAME_LOWER" if a["lower"] else "SAME_UPPER"
-        before[axis], after[axis] = sides(word, [size], [kernel], [stride], [dilation])[0]
+    for axis, pair in enumerate(sides(a["padding"], sizes, kernel, a["strides"], a["dilations"]), first):
+        before[axis], after[axis] = pair
     return ctx.emit("Pad", ctx.input(0), ctx.ints([*before, *after]), ctx.like(0))
 
 

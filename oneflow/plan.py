@@ -13,7 +13,7 @@ from ._base.refuse import refuse, shown
 from ._reports.placement import size_text, text_table
 from ._reports.target_plan import TargetPlan, seconds_text
 from ._targets.target import Target, as_target
-from .cli.scripts import add_target, load_job, parsed
+from .cli.scripts import add_target, load_job, parsed, shell_path
 from .errors import ArgumentError, MissingExtraError, OneFlowError
 from .job import JobFunction
 
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--target", required=True, action="append", help="h100:8, a100:2x8, b200:8, tpu-v5e:4x4, ...; twice: compared"
     )
-    parser.add_argument("--html", help="write the picture to this file")
+    parser.add_argument("--html", type=shell_path, help="write the picture to this file")
     parser.add_argument("--all", action="store_true", help="print all rows of the tables")
     add_target(parser)
     options = parsed(parser, arguments)

@@ -29,6 +29,7 @@ Rename = Mapping[str, str] | Callable[[str], str | None]
 
 _SUFFIX = ".safetensors"
 _METADATA = "oneflow-jax"
+_MOST_OF_HEADER = 100_000_000  # bytes; the library refuses larger ones
 _DTYPES: Mapping[str, Dtype] = {
     "F64": dtypes.float64, "F32": dtypes.float32, "F16": dtypes.float16, "BF16": dtypes.bfloat16,
     "I64": dtypes.int64, "I32": dtypes.int32, "I8": dtypes.int8, "U8": dtypes.uint8,
@@ -51,6 +52,16 @@ def _begins_as_one(path: str) -> bool:
         return False
 
 
+def _may_be_replaced(path: str) -> bool:
+    """Whether a file holds nothing but arrays, whole or cut off."""
+    try:
+        with open_regular(path) as file:
+            start = file.read(9)
+    except OSError:
+        return False
+    return not start or (start[8:] == b"{" and int.from_bytes(start[:8], "little") <= _MOST_OF_HEADER)
+
+
 def write(path: Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any], *, replace: bool = True) -> None:
     """Writes arrays to one file. At every instant the path is as before, or the whole file.
 
@@ -60,7 +71,7 @@ def write(path: Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any
       header: goes into the file's metadata, as JSON.
       replace: whether an existing file is replaced.
     Raises:
-      CheckpointExistsError: the path exists, and ``replace`` is False; or it is a directory.
+      CheckpointExistsError: the path exists, and ``replace`` is False; or it is a directory, or a file of another kind.
       CheckpointError: a name or dtype that the format has no place for, or the disk refused.
     """
     text = as_path(path)
@@ -86,11 +97,17 @@ def write(path: Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any
 def refuse_occupied(path: Path, *, replace: bool = False) -> None:
     """Raises what ``write`` would raise for a path that is taken, before any value is read."""
     text = as_path(path)
-    if os.path.isdir(text) or (os.path.lexists(text) and not replace):
-        kind = "is a directory" if os.path.isdir(text) else "exists already"
+    kind = ""
+    if os.path.isdir(text):
+        kind = "is a directory"
+    elif os.path.lexists(text) and not replace:
+        kind = "exists already"
+    elif os.path.exists(text) and not _may_be_replaced(text):
+        kind = "exists already and is not a safetensors file"
+    if kind:
         refuse(CheckpointExistsError, f"cannot save to {text!r}: it {kind}",
                found=[("full path", os.path.abspath(text))],
-               hint=f"remove {text!r} first, or choose another path; overwrite=True replaces a file")  # fmt: skip
+               hint=f"remove {text!r} first, or choose another path; overwrite=True replaces safetensors files only")  # fmt: skip
 
 
 def _check(name: object, array: np.ndarray) -> None:
@@ -245,7 +262,8 @@ def renamed(values: Mapping[str, Any], rename: Rename) -> dict[str, Any]:
     Args:
       values: by their present names.
       rename: a dict, where names that it lacks stay; or a function, which may return None for a value to leave out.
-    Raises: ArgumentError (``rename`` is neither, returns something else than a str or None, or has one name for two values).
+    Raises: ArgumentError (``rename`` is neither, returns something else than a str or None, has one name for two values, or
+      leaves out all).
     """
     if not callable(rename) and not isinstance(rename, Mapping):
         refuse(ArgumentError, f"rename must be a dict of names, or a function of a name, got {shown(rename)}")
@@ -260,6 +278,8 @@ def renamed(values: Mapping[str, Any], rename: Rename) -> dict[str, Any]:
         if new in made:
             refuse(ArgumentError, f"rename calls both {old[new]!r} and {shown(name)} {new!r}")
         made[new], old[new] = value, name
+    if values and not made:
+        refuse(ArgumentError, f"rename leaves out all {len(values)} values", hint="return the new name; None leaves a value out")
     return made
 
 

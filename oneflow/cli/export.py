@@ -8,7 +8,7 @@ from pathlib import PurePath
 from .. import export
 from .._base.command import Parser
 from ..errors import ArgumentError
-from .scripts import add_target, load_job, parsed
+from .scripts import add_target, load_job, parsed, shell_path
 
 _SUFFIXES = (".onnx", ".stablehlo")
 
@@ -20,9 +20,11 @@ def parser() -> Parser:
         "without this library. The script runs as far as its first call of a job.",
         epilog="example: oneflow export train.py:evaluate --weights runs/checkpoints/last --out model.onnx",
     )  # fmt: skip
-    made.add_argument("--out", required=True, metavar="FILE", help="FILE.onnx or FILE.stablehlo; an existing file is replaced")
+    made.add_argument(
+        "--out", required=True, type=shell_path, metavar="FILE", help="FILE.onnx or FILE.stablehlo; an existing file is replaced"
+    )
     weights = made.add_mutually_exclusive_group(required=True)
-    weights.add_argument("--weights", metavar="CHECKPOINT", help="the checkpoint whose values are written")
+    weights.add_argument("--weights", type=shell_path, metavar="CHECKPOINT", help="the checkpoint whose values are written")
     weights.add_argument("--untrained", action="store_true", help="write the values that the initializers give")
     made.add_argument("--opset", type=int, metavar="N", help="version of ONNX's operator set (17)")
     add_target(made)

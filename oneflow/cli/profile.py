@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from .._base.command import Parser
 from .._base.refuse import shown
 from ..errors import ArgumentError
-from .scripts import add_target, load_first_call, parsed
+from .scripts import add_target, load_first_call, parsed, shell_path
 
 
 def parser() -> Parser:
@@ -20,6 +20,7 @@ def parser() -> Parser:
     made.add_argument("--steps", type=int, default=20, metavar="N", help="how many steps are measured (20)")
     made.add_argument(
         "--save",
+        type=shell_path,
         metavar="FILE",
         help="write the trace: FILE.json.gz or FILE.json for https://ui.perfetto.dev, FILE.pb, or a directory for xprof",
     )

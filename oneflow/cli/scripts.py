@@ -17,11 +17,19 @@ from ..job.function import StoppedAtFirstCallError
 from ..runtime.process import process
 from ..runtime.session import default_session
 
+_End = StoppedAtFirstCallError | SystemExit | None
+"""How a script ended: stopped at its first call, by ``sys.exit``, or behind its last line."""
+
 
 def add_target(parser: ArgumentParser) -> None:
     """Adds the arguments ``script.py:job`` and, after ``--``, those of the script."""
     parser.add_argument("job", metavar="SCRIPT:JOB", help="script.py:job, or script.py where it declares one job")
     parser.add_argument("arguments", nargs="*", default=(), metavar="ARG", help="the script's own arguments, after --")
+
+
+def shell_path(text: str) -> str:
+    """An option's path as the shell means it, whatever directory the script changes to."""
+    return os.path.abspath(text)
 
 
 def parsed(parser: ArgumentParser, arguments: Sequence[str] | None) -> Namespace:
@@ -48,8 +56,7 @@ def load_job(target: str, arguments: Sequence[str] = ()) -> JobFunction[..., Any
       Any exception that the script raises.
     """
     path, name = _split(target)
-    _run(path, arguments, stop=True)
-    return _declared(path, name)
+    return _declared(path, name, _run(path, arguments, stop=True))
 
 
 def load_first_call(
@@ -63,12 +70,12 @@ def load_first_call(
     Raises: as ``load_job``; ArgumentError where the script never calls the job.
     """
     path, name = _split(target)
-    stopped = _run(path, arguments, stop=name or True)
-    job = _declared(path, name)
-    if stopped is None:
-        raise ArgumentError(f"{path} ended without calling job {job.name!r}, so there is nothing to feed to it\n"
+    end = _run(path, arguments, stop=name or True)
+    job = _declared(path, name, end)
+    if not isinstance(end, StoppedAtFirstCallError):
+        raise ArgumentError(f"{path} {_how(end)} without calling job {job.name!r}, so there is nothing to feed to it\n"
                             "  try        a job that the script calls")  # fmt: skip
-    return job, stopped.args_of_call, stopped.kwargs_of_call
+    return job, end.args_of_call, end.kwargs_of_call
 
 
 def _split(target: str) -> tuple[str, str]:
@@ -78,8 +85,11 @@ def _split(target: str) -> tuple[str, str]:
     return path, name
 
 
-def _declared(path: str, name: str) -> JobFunction[..., Any]:
+def _declared(path: str, name: str, end: _End) -> JobFunction[..., Any]:
     jobs = {n: job for n, job in default_session().jobs.items() if isinstance(job, JobFunction)}
+    if not jobs and isinstance(end, SystemExit):
+        raise ArgumentError(f"{path} {_how(end)} before it declared a job\n"
+                            "  try        the arguments that the script needs, after --")  # fmt: skip
     if not jobs:
         raise ArgumentError(f"{path} declares no job before it calls one (or before its end)\n"
                             "  try        a script with a @flow.global_function")  # fmt: skip
@@ -92,8 +102,14 @@ def _declared(path: str, name: str) -> JobFunction[..., Any]:
     return jobs[name] if name else next(iter(jobs.values()))
 
 
-def _run(path: str, arguments: Sequence[str], stop: bool | str) -> StoppedAtFirstCallError | None:
-    """Runs the script. Returns the call at which it was stopped; None where it came to its end."""
+def _how(end: _End) -> str:
+    if not isinstance(end, SystemExit):
+        return "ended"
+    return f"exited with status {end.code if isinstance(end.code, int) else int(end.code is not None)}"
+
+
+def _run(path: str, arguments: Sequence[str], stop: bool | str) -> _End:
+    """Runs the script."""
     argv, search = sys.argv, list(sys.path)
     sys.argv = [path, *arguments]
     sys.path[0:0] = [os.path.dirname(os.path.abspath(path))]
@@ -102,8 +118,10 @@ def _run(path: str, arguments: Sequence[str], stop: bool | str) -> StoppedAtFirs
         runpy.run_path(path, run_name="__main__")
     except StoppedAtFirstCallError as stopped:
         return stopped
-    except SystemExit:
-        pass
+    except SystemExit as exit:
+        if exit.code is not None and not isinstance(exit.code, int):
+            print(exit.code, file=sys.stderr)  # as Python does at the end of a script
+        return exit
     except SyntaxError as error:
         # Python's own code was running, not yet the script
         raise error.with_traceback(without_library(error.__traceback__)) from error.__cause__

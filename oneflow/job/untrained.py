@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from .._base.refuse import closest, listed, warn
+from .._variables import initializers
 from ..errors import JobWarning
-from ..graph.graph import Graph
+from ..graph.graph import Graph, Variable
 from ..runtime.session import Session
 
 
@@ -21,7 +22,7 @@ def warn_of_untrained_weights(graph: Graph, session: Session) -> None:
     learned = [name for name, cell in weights.items() if name not in assigned and not session.store.is_as_drawn(cell)]
     read = {blob.node for node in graph.nodes for blob in node.inputs}
     used = [v for v in graph.variables.values() if v.name in weights and v.blob is not None and v.blob.node in read]
-    untrained = [v for v in used if v.name not in {*learned, *trained, *assigned}]
+    untrained = [v for v in used if v.name not in {*learned, *trained, *assigned} and _is_drawn(v)]
     if not untrained or not learned:
         return
     shown = listed([v.name for v in untrained], 6)
@@ -33,3 +34,8 @@ def warn_of_untrained_weights(graph: Graph, session: Session) -> None:
         f"  made at    {untrained[0].source}   {untrained[0].source.text}\n"
         f"  try        {meant}Jobs share weights by name, which layers have from name=... and flow.scope.namespace",
     )
+
+
+def _is_drawn(variable: Variable) -> bool:
+    """Not so where an initializer of another place, such as an ONNX file or the program, brings values that may be learned."""
+    return type(variable.initializer).__module__ == initializers.__name__

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from .._base.command import in_a_shell
-from ..cli.scripts import load_job
+from ..cli.scripts import load_job, shell_path
 from ..errors import OneFlowError
 from ..export import stablehlo
 from ._native import is_asked, write_native
@@ -18,6 +18,7 @@ from ._native import is_asked, write_native
 def main(arguments: Sequence[str]) -> int:
     """Writes the file, and the weights beside it. Returns the exit status."""
     target, checkpoint, file, *rest = arguments
+    checkpoint, file = shell_path(checkpoint), shell_path(file)
     try:
         job = load_job(target, rest)
         stablehlo(job, file, external_data=True, weights=checkpoint)

@@ -80,7 +80,7 @@ class Pass:
             if stage.error is not None or stop():
                 break
         if not number:
-            refuse(ArgumentError, f"the {self._what} gave no batch", source=self.job.source)
+            refuse(ArgumentError, f"the {self._what} gave no batch")
 
     @staticmethod
     def _arrived(stage: Stage, arrived: Callable[..., None], number: int, bound: Bound, fed: Fed, value: Any) -> None:

@@ -221,8 +221,7 @@ class Fit:
         if is_whole and self.step == started and not before:
             job, taken = self.jobs[0], f"; {self.batch} were shorter than its batch size" if self.batch else ""
             rule = f"the training data gave no batch in epoch {self.epoch} that job {job.name!r} could take{taken}"
-            refuse(ArgumentError, rule, hint="give a function that returns a new iterator for each epoch" if self.epoch else "",
-                   source=job.source)  # fmt: skip
+            refuse(ArgumentError, rule, hint="give a function that returns a new iterator for each epoch" if self.epoch else "")
         is_interrupted = trainer.interrupt.came or trainer.interrupted
         if is_whole or (self.step > started and not is_interrupted):  # or max_steps or a callback has ended the training
             self._end_epoch(is_whole)

@@ -136,6 +136,7 @@ def test_names_are_mapped(tmp_path: Path) -> None:
         ({"model.w": "w", "model.b": "w"}, "rename calls both 'model.w' and 'model.b' 'w'|calls both 'model.b' and 'model.w'"),
         (lambda name: 3, "must return a str or None, got 3"),
         (3, "rename must be a dict of names, or a function"),
+        (lambda name: None, "rename leaves out all 3 values(?s:.*)return the new name"),
     ):
         with pytest.raises(ArgumentError, match=text):
             flow.load_variables(path, rename=wrong)
@@ -183,6 +184,19 @@ def test_a_save_never_overwrites(tmp_path: Path) -> None:
         with pytest.raises(CheckpointExistsError, match="exists already|is a directory"):
             flow.checkpoint.save(taken, {"w": np.zeros(2)}, format="safetensors")
     assert path.read_bytes() == content and [p.name for p in tmp_path.iterdir()] == ["x.safetensors"]
+
+
+@pytest.mark.parametrize("cut", [0, 9, 40, None])
+def test_overwriting_replaces_files_of_its_kind_only(cut: int | None, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    flow.checkpoint.save(path, {"w": np.ones(2)}, format="safetensors")
+    path.write_bytes(path.read_bytes()[:cut])  # as an interrupted download leaves it
+    flow.checkpoint.save(path, {"w": np.full(2, 3.0)}, format="safetensors", overwrite=True)
+    np.testing.assert_array_equal(flow.checkpoint.get(path)["w"].numpy(), 3.0)
+    path.write_text('{"text": "of mine"}')
+    with pytest.raises(CheckpointExistsError, match="is not a safetensors file"):
+        flow.checkpoint.save(path, {"w": np.zeros(2)}, format="safetensors", overwrite=True)
+    assert path.read_text() == '{"text": "of mine"}' and len(list(tmp_path.iterdir())) == 1
 
 
 def test_values_without_a_place(tmp_path: Path) -> None:

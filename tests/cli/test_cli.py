@@ -201,6 +201,34 @@ def test_a_job_is_exported_with_the_weights_of_a_checkpoint(script, tmp_path, ca
     capsys.readouterr()
 
 
+def test_paths_are_those_of_the_shell(script, tmp_path, monkeypatch, capsys):
+    job = load_job(f"{script}:predict")
+    flow.checkpoint.save(str(tmp_path / "saved"))
+    expected = job(np.ones((4, 2), np.float32))
+    flow.clear_default_session()
+    (tmp_path / "elsewhere").mkdir()
+    elsewhere = SCRIPT.replace("def main", f"import os\nos.chdir({str(tmp_path / 'elsewhere')!r})\n\ndef main", 1)
+    Path(script).write_text(elsewhere)
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "train.py:predict", "--weights", "saved", "--out", "model.stablehlo"]) == 0
+    np.testing.assert_allclose(flow.export.load(tmp_path / "model.stablehlo")(np.ones((4, 2), np.float32)), expected, rtol=1e-6)
+    flow.clear_default_session()
+    monkeypatch.chdir(tmp_path)
+    assert main(["profile", "train.py:train", "--steps", "1", "--save", "trace.json"]) == 0
+    assert (tmp_path / "trace.json").exists() and not list((tmp_path / "elsewhere").iterdir())
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "told"), [("", 0, ""), ("2", 2, ""), ("'give me --data DIR'", 1, "give me --data DIR\n")]
+)
+def test_a_script_that_exits_says_so(code, status, told, tmp_path, capsys):
+    (tmp_path / "early.py").write_text(f"import sys\nsys.exit({code})\n")
+    assert main(["summary", str(tmp_path / "early.py")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(told) and f"early.py exited with status {status} before it declared a job" in error
+
+
 def test_wrong_exports_are_refused(script, tmp_path, capsys):
     assert main(["export", f"{script}:train", "--untrained", "--out", str(tmp_path / "a.onnx")]) == 2
     assert "try a predict job of the same layers" in capsys.readouterr().err

@@ -99,3 +99,17 @@ def test_nothing_is_told_of_weights_that_nothing_reads():
 
     training()(X)
     predict(X)
+
+
+@pytest.mark.filterwarnings("error")
+def test_values_that_an_initializer_brings_may_have_been_learned_elsewhere():
+    class Pretrained:
+        def draw(self, shape, dtype, rng):
+            return np.ones(shape, dtype)
+
+    @flow.global_function("predict")
+    def predict(x: tp.Numpy.Placeholder((4, 5))) -> tp.Numpy:
+        return flow.layers.dense(x, 3, kernel_initializer=Pretrained(), name="pretrained")
+
+    training()(X)
+    predict(X)

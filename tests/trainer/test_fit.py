@@ -531,6 +531,13 @@ def test_mistakes(call, text):
         call()
 
 
+@pytest.mark.parametrize("method", ["fit", "test"])
+def test_data_without_a_batch_are_told_where_they_were_given(method):
+    job = jobs.train_job() if method == "fit" else jobs.eval_job()
+    with pytest.raises(ArgumentError, match=r"gave no batch(?s:.*)test_fit\.py:\d+ +getattr\("):
+        getattr(flow.Trainer(max_epochs=1, enable_progress_bar=False), method)(job, [])
+
+
 def test_calls_at_the_wrong_place():
     trainer = quiet(max_epochs=1)
     trainer.callbacks.append(flow.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: trainer.test(jobs.eval_job(), [])))

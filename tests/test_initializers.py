@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 import oneflow as flow
+import oneflow.typing as tp
 from oneflow._variables.initializers import fan, from_conf
 from oneflow.errors import ArgumentError
 
@@ -185,3 +186,67 @@ def test_they_read_well_and_compare_by_value() -> None:
     assert repr(flow.truncated_normal(0.1)) == "TruncatedNormal(mean=0.0, stddev=0.1)"
     assert flow.glorot_uniform_initializer() == flow.xavier_uniform_initializer()
     assert repr(flow.regularizers.l2(0.5)) == "L1L2(l1=0.0, l2=0.5)"
+
+
+def message(kind: str, **fields: Any) -> Any:
+    from oneflow.core.job import initializer_conf_pb2
+
+    made = initializer_conf_pb2.InitializerConf()
+    getattr(made, kind).SetInParent()
+    for name, value in fields.items():
+        setattr(getattr(made, kind), name, value)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "same"),
+    [
+        (message("constant_conf", value=3.0), flow.constant_initializer(3.0)),
+        (message("constant_int_conf", value=2), flow.constant_initializer(2, flow.int64)),
+        (message("random_uniform_conf", min=-1.0), flow.random_uniform_initializer(-1.0, 1.0)),
+        (message("random_normal_conf", std=0.5), flow.random_normal_initializer(0.0, 0.5)),
+        (message("truncated_normal_conf", mean=1.0, std=0.5), flow.truncated_normal_initializer(1.0, 0.5)),
+        (message("variance_scaling_conf", scale=2.0, variance_norm=1, distribution=1),
+         flow.variance_scaling_initializer(2.0, "fan_out", "random_normal")),
+        (message("empty_conf"), flow.empty_initializer()),
+    ],
+    ids=lambda value: getattr(value, "WhichOneof", lambda _: "")("type"),
+)  # fmt: skip
+def test_messages_that_programs_fill_by_hand(given: Any, same: Any) -> None:
+    @flow.global_function("predict")
+    def job() -> tp.Numpy:
+        filled = flow.get_variable("filled", (8, 6), initializer=given, random_seed=1)
+        return flow.stack([filled, flow.get_variable("made", (8, 6), initializer=same, random_seed=1)], 0)
+
+    filled, made = job()
+    np.testing.assert_array_equal(filled, made)
+
+
+def test_a_message_of_a_regularizer_and_one_that_says_nothing() -> None:
+    from oneflow.core.job import initializer_conf_pb2, regularizer_conf_pb2
+
+    penalty = regularizer_conf_pb2.RegularizerConf()
+    penalty.l1_l2_conf.l2 = 0.5
+
+    @flow.global_function("train")
+    def train() -> tp.Numpy:
+        layer = flow.layers.dense(
+            flow.constant(0.0, flow.float, (2, 3)),
+            4,
+            kernel_initializer=flow.ones_initializer(),
+            kernel_regularizer=penalty,
+            name="layer",
+        )
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(layer)
+        return layer
+
+    train()
+    np.testing.assert_allclose(flow.get_all_variables()["layer-weight"].numpy(), 1 - 0.1 * 0.5, rtol=1e-6)
+    nothing = initializer_conf_pb2.InitializerConf()
+
+    @flow.global_function("predict")
+    def empty() -> tp.Numpy:
+        return flow.get_variable("w", (2,), initializer=nothing)
+
+    with pytest.raises(ArgumentError, match="must have one of its fields set(?s:.*)test_initializers.py"):
+        empty()

@@ -72,6 +72,9 @@ def test_blobs() -> None:
             split=y.split_axis, batch=y.batch_axis, parallel=y.parallel_size, same=y.IdenticalTo(y), other=y.IdenticalTo(x)
         )
         told.update(old=(y.with_split_distribute(1).split_axis, y.with_broadcast_distribute().distribute), has=y.has_batch_axis())
+        for twin in (y.with_boxing_disabled(), y.with_boxing_disabled(False), y.Clone()):
+            assert twin is not y and twin.IdenticalTo(y)
+        assert y.with_boxing_disabled().disable_boxing and not y.disable_boxing
         y.set_distribute(flow.distribute.split(1))
         told.update(after=y.split_axis, unique=y.unique_name, trainable=flow.current_global_function_desc().IsTrainable())
         with pytest.raises(ArgumentError):

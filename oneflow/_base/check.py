@@ -145,3 +145,8 @@ def checked(owner: object, argument: str, found: tuple[Any, str]) -> Any:
     if problem:
         refuse(ArgumentError, f"{owner if isinstance(owner, str) else type(owner).__name__}: {argument} {problem}")
     return value
+
+
+def is_message(value: object, name: str) -> bool:
+    """Whether it is a protobuf message of that type of package oneflow. Imports nothing."""
+    return getattr(getattr(type(value), "DESCRIPTOR", None), "full_name", None) == f"oneflow.{name}"

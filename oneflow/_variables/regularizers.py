@@ -72,3 +72,8 @@ def l1_l2(l1: float = 0.01, l2: float = 0.01) -> L1L2:
     Example: >>> flow.layers.dense(x, 10, kernel_regularizer=flow.regularizers.l1_l2(1e-5, 1e-4))
     """
     return L1L2(_factor("l1_l2", "l1", l1), _factor("l1_l2", "l2", l2))
+
+
+def from_message(value: Any) -> Any:
+    """A ``RegularizerConf`` message as the regularizer that it describes; anything else as it is."""
+    return l1_l2(value.l1_l2_conf.l1, value.l1_l2_conf.l2) if check.is_message(value, "RegularizerConf") else value

@@ -410,13 +410,6 @@ def _getitem(walk: _Propagation, node: Node, given: Sequence[Shape]) -> Mapping[
     return {**node.attrs, "index": tuple(index)}
 
 
-def _refuse_open_space(walk: _Propagation, node: Node, given: Sequence[Shape]) -> Mapping[str, Any]:
-    spec = node.attrs["x_spec"]
-    if any(is_open(given[0][spec.index(axis)]) for axis in spec if axis not in "NC"):
-        walk.fail(node, "the sizes of its result are fixed, those of its input are not")
-    return node.attrs
-
-
 _ATTRIBUTES: Mapping[str, Callable[[_Propagation, Node, Sequence[Shape]], Mapping[str, Any]]] = {
     "reshape": _reshape,
     "dynamic_reshape": _dynamic_reshape,
@@ -426,5 +419,4 @@ _ATTRIBUTES: Mapping[str, Callable[[_Propagation, Node, Sequence[Shape]], Mappin
     "slice": _slices,
     "slice_update": _slices,
     "getitem": _getitem,
-    **{f"conv{n}d_transpose": _refuse_open_space for n in (1, 2, 3)},
 }

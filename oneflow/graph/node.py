@@ -156,6 +156,7 @@ class Blob:
         "is_dynamic",
         "is_tensor_list",
         "valid_length",
+        "disable_boxing",
         "_suffix",
     )
 
@@ -168,6 +169,7 @@ class Blob:
     is_dynamic: bool
     is_tensor_list: bool
     valid_length: ValidLength | None
+    disable_boxing: bool
     _suffix: str
 
     # ops/operators.py fills this in, so that the graph needs to know no op
@@ -202,6 +204,7 @@ class Blob:
         self.is_dynamic = is_dynamic
         self.is_tensor_list = is_tensor_list
         self.valid_length = length
+        self.disable_boxing = False
         self._suffix = suffix
         return self
 
@@ -294,6 +297,14 @@ class Blob:
     def with_broadcast_distribute(self) -> Blob:
         """``with_distribute(flow.distribute.broadcast())``, as programs for 0.1 and 0.2 write it."""
         return self.with_distribute(dist.broadcast())
+
+    def with_boxing_disabled(self, val: bool = True) -> Blob:
+        """A handle of the same value. From OneFlow 0.1 and 0.2, where ops then read it in its layout; here XLA chooses."""
+        return self.copy(disable_boxing=bool(val))
+
+    def Clone(self) -> Blob:
+        """A handle of the same value. From OneFlow 0.1 and 0.2."""
+        return self.copy()
 
     def has_batch_axis(self) -> bool:
         """Whether one axis is the batch axis. From OneFlow 0.1 and 0.2."""

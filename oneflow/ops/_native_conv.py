@@ -293,16 +293,17 @@ def _transposed_geometry(x: Shape, w: Shape, attrs: Mapping[str, Any]) -> tuple[
     """The convolution that a transposed one is the gradient of: its Geometry, its input's shape and its weights'."""
     x_spec, w_spec, strides, dilations = attrs["x_spec"], attrs["w_spec"], attrs["strides"], attrs["dilations"]
     y, w = tuple(x[i] for i in _order(x_spec, "NC")), tuple(w[i] for i in _order(w_spec, "IO"))
-    pad_low, sizes = attrs["pad_low"], attrs["sizes"]
-    axes = zip(y[2:], w[2:], strides, dilations, pad_low, sizes, strict=True)
-    pad_high = tuple(max(0, (n - 1) * s + (k - 1) * d + 1 - size - low) for n, k, s, d, low, size in axes)
-    return Geometry(strides, dilations, pad_low, pad_high, 1, w_spec[-1] == "O"), (y[0], w[1], *sizes), w
+    pad_low, pad_high = attrs["pad_low"], attrs["pad_high"]
+    axes = zip(y[2:], w[2:], strides, dilations, pad_low, pad_high, strict=True)
+    sizes = tuple((n - 1) * s + (k - 1) * d + 1 - low - high for n, k, s, d, low, high in axes)
+    padded = tuple(max(0, high) for high in pad_high)
+    return Geometry(strides, dilations, pad_low, padded, 1, w_spec[-1] == "O"), (y[0], w[1], *sizes), w
 
 
 def conv_transpose(x: Array, w: Array, sharded: bool = False, narrow: bool = False, **attrs: Any) -> Array:
     """``conv1d_transpose`` .. ``conv3d_transpose`` by oneDNN."""
-    g, _, _ = _transposed_geometry(x.shape, w.shape, attrs)
-    return _on_channels_last(_transposed_differentiable(g, attrs["sizes"], sharded, narrow), x, w, attrs["x_spec"])
+    g, made, _ = _transposed_geometry(x.shape, w.shape, attrs)
+    return _on_channels_last(_transposed_differentiable(g, made[2:], sharded, narrow), x, w, attrs["x_spec"])
 
 
 def _transposed_unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:

@@ -199,19 +199,20 @@ def _conv_transpose(
     strides: tuple[int, ...],
     dilations: tuple[int, ...],
     pad_low: tuple[int, ...],
-    sizes: tuple[int, ...],
+    pad_high: tuple[int, ...],
     x_spec: str,
     w_spec: str,
 ) -> Array:
-    """The gradient of a convolution that pads ``pad_low`` and maps ``sizes`` to x's: x dilated by the strides, kernel turned."""
+    """The gradient of a convolution with that padding, whose result has x's sizes: x dilated by the strides, kernel turned.
+
+    A negative ``pad_high`` is what the convolution has no window for, at the end.
+    """
     space = [axis for axis in x_spec if axis not in "NC"]
     turned = lax.rev(w, [w_spec.index(axis) for axis in space])
     pads = []
     for i, axis in enumerate(space):
         extent = (w.shape[w_spec.index(axis)] - 1) * dilations[i] + 1
-        dilated = (x.shape[x_spec.index(axis)] - 1) * strides[i] + 1
-        low = extent - 1 - pad_low[i]
-        pads.append((low, sizes[i] + extent - 1 - dilated - low))
+        pads.append((extent - 1 - pad_low[i], extent - 1 - pad_high[i]))
     return lax.conv_general_dilated(
         x,
         turned,
@@ -274,7 +275,8 @@ def conv2d_transpose(
       padding: "VALID", or "SAME", which crops an odd total more at the end.
       data_format: "NCHW" or "NHWC".
       dilations: an int or a pair > 0; None means 1.
-    Returns: Blob (N, O, *sizes) or (N, *sizes, O); positions that no window covers are 0.
+    Returns: Blob (N, O, *sizes) or (N, *sizes, O); positions that no window covers are 0. Where a call feeds another size than
+      the declared one, the result's differs by as many strides.
     Raises: ArgumentError, ShapeError (a convolution of output_shape has other sizes than value), DtypeError.
     Example: >>> y = flow.nn.conv2d_transpose(x, w, (8, 3, 28, 28), strides=2, padding="SAME")   # x: (8, 16, 14, 14)
     """
@@ -359,11 +361,16 @@ def transposed(
     first: bool,
     name: Any,
 ) -> Blob:
-    """A transposed convolution of x, whose result has the spatial ``sizes``. ``first``: channels come before space."""
+    """A transposed convolution of x, whose result has the spatial ``sizes``. ``first``: channels come before space.
+
+    Where a call feeds another size than the declared one, the result's differs by as many strides.
+    """
     n = len(strides)
+    axes = zip(spatial(x.shape, first), spatial(w.shape, first), strides, dilations, pad_low, sizes, strict=True)
+    pad_high = tuple((o - 1) * s + (k - 1) * d + 1 - low - size for o, k, s, d, low, size in axes)
     return emit(
         _CONV_TRANSPOSE[n], x, w, name=name, strides=tuple(strides), dilations=tuple(dilations), pad_low=tuple(pad_low),
-        sizes=tuple(sizes), x_spec=spec(n, "N", "C", first), w_spec=spec(n, "I", "O", first),
+        pad_high=pad_high, x_spec=spec(n, "N", "C", first), w_spec=spec(n, "I", "O", first),
     )  # fmt: skip
 
 

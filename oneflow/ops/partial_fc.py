@@ -14,19 +14,14 @@ from ._arrays import Array
 from ._arrays import label as label_of
 from ._emit import emit_many, fail, op, want
 from ._order import ascending_with_positions
+from .indexing import gather
 
 
-def _to_rows(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) -> tuple[Array, None]:
-    weight, sampled = inputs[0], outputs[1]
-    return jnp.zeros_like(weight).at[sampled].add(cotangents[2]), None
-
-
-@op("distributed_partial_fc_sample", multiple_results=True, random=True, grad=_to_rows, nondifferentiable=(1,))
+@op("distributed_partial_fc_sample", multiple_results=True, random=True, nondifferentiable=True)
 def _partial_fc_sample(
-    weight: Array, labels: Array, *, num_sample: int, devices: int, seed: int | None, key: Any
-) -> tuple[Array, Array, Array]:
+    labels: Array, *, classes: int, num_sample: int, devices: int, seed: int | None, key: Any
+) -> tuple[Array, Array]:
     """For each device's range of classes: the labels that occur, ascending, then others at random."""
-    classes = weight.shape[0]
     each, picked = classes // devices, num_sample // devices
     occurs = jnp.zeros((classes,), jnp.bool_).at[labels].set(True, mode="drop").reshape(devices, each)
     place = jnp.arange(each, dtype=jnp.float32)
@@ -37,7 +32,7 @@ def _partial_fc_sample(
     sampled = (chosen + each * jnp.arange(devices, dtype=jnp.int32)[:, None]).reshape(num_sample)
     at = jnp.full((classes,), num_sample, jnp.int32).at[sampled].set(jnp.arange(num_sample, dtype=jnp.int32))
     mapped = jnp.take(at, labels, mode="fill", fill_value=num_sample)
-    return mapped.astype(labels.dtype), sampled.astype(labels.dtype), jnp.take(weight, sampled, axis=0)
+    return mapped.astype(labels.dtype), sampled.astype(labels.dtype)
 
 
 def distributed_partial_fc_sample(weight: Blob, label: Blob, num_sample: int, name: str | None = None) -> tuple[Blob, Blob, Blob]:
@@ -52,7 +47,8 @@ def distributed_partial_fc_sample(weight: Blob, label: Blob, num_sample: int, na
       num_sample: number of classes; divisible by the number of devices, at most C.
       name: name of the op; made unique when omitted.
     Returns: (mapped_label, sampled_label, sampled_weight): the position of each label among the sampled classes (num_sample
-      for one that is not among them), the classes (num_sample,), and their rows of weight, whose gradient flows to weight.
+      for one that is not among them), the classes (num_sample,), and their rows of weight, whose gradient flows to weight. It
+      is that of a ``gather``: ``FunctionConfig.indexed_slices_optimizer_conf`` leaves the other rows as they are.
     Raises: ArgumentError, ShapeError, DtypeError.
     Example: >>> mapped, classes, rows = flow.distributed_partial_fc_sample(weight, label, 1000)   # An et al. 2021, Partial FC
     """
@@ -66,7 +62,7 @@ def distributed_partial_fc_sample(weight: Blob, label: Blob, num_sample: int, na
     if num_sample % devices or classes % devices:
         fail(ShapeError, what, f"num_sample {num_sample} and {classes} classes must be divisible by {devices} devices",
              (weight, label))  # fmt: skip
-    mapped, sampled, rows = emit_many(
-        _partial_fc_sample, weight, label, name=name, num_sample=num_sample, devices=devices, seed=None
+    mapped, sampled = emit_many(
+        _partial_fc_sample, label, name=name, classes=classes, num_sample=num_sample, devices=devices, seed=None
     )
-    return mapped, sampled, rows
+    return mapped, sampled, gather(weight, sampled, name=f"{mapped.op_name}-rows")

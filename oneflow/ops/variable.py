@@ -14,7 +14,7 @@ from .._base.check import whole
 from .._base.dtype import dtype
 from .._base.refuse import shown
 from .._base.source import caller
-from .._variables import initializers
+from .._variables import initializers, regularizers
 from ..errors import ArgumentError, DuplicateNameError
 from ..graph.graph import Graph, Initializer, Variable, current
 from ..graph.node import Blob
@@ -49,8 +49,9 @@ def get_variable(
       name: made unique by the surrounding namespaces; also the name in checkpoints.
       shape: sizes, all > 0.
       dtype: element type; None means the job's ``default_data_type``.
-      initializer: of the first value (``flow.*_initializer``); None means the job's ``default_initializer_conf``.
-      regularizer: a penalty that is added to its gradient (``flow.regularizers``).
+      initializer: of the first value (``flow.*_initializer``, or an ``InitializerConf`` message); None means the job's
+        ``default_initializer_conf``.
+      regularizer: a penalty that is added to its gradient (``flow.regularizers``, or a ``RegularizerConf`` message).
       trainable: None and True let train jobs update it.
       model_name: an annotation such as "weight" or "bias".
       random_seed: makes the first value reproducible, and independent of ``flow.manual_seed``.
@@ -76,6 +77,7 @@ def get_variable(
     want.distribution(what, "distribute", distribute)
     if distribute.axis is not None:
         want.axis(what, distribute.axis, len(sizes), "distribute=split's axis")
+    regularizer = regularizers.from_message(regularizer)
     if regularizer is not None and not hasattr(regularizer, "gradient"):
         fail(ArgumentError, what, f"regularizer must be one of flow.regularizers, got {shown(regularizer)}", (),
              "write flow.regularizers.l2(0.01)")  # fmt: skip
@@ -145,6 +147,7 @@ def _want_initializer(what: str, graph: Graph, initializer: Any, dtype: dtype) -
     if initializer is None and graph.config is not None:
         conf = graph.config.get("default_initializer_conf")
         initializer = None if conf is None else initializers.from_conf(conf)
+    initializer = initializers.from_message(initializer)
     if initializer is None:
         fail(ArgumentError, what, "it has no initializer", (),
              "pass initializer=flow.random_normal_initializer(), or set FunctionConfig.default_initializer_conf")  # fmt: skip

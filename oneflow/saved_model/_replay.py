@@ -11,7 +11,7 @@ from .._base.dist import parse_placement
 from .._base.dtype import HOST_ONLY, dtype
 from .._base.refuse import refuse, shown
 from .._base.source import caller
-from .._variables.initializers import Empty, from_conf
+from .._variables.initializers import Empty, from_message
 from ..errors import SavedModelError
 from ..graph.graph import Graph, Variable, tracing
 from ..graph.node import Blob, Scope
@@ -287,11 +287,7 @@ _BUILDERS: dict[str, Callable[[_Op, str, Mapping[str, Blob], Graph], Sequence[Bl
 
 
 def _initializer(message: Any) -> Any:
-    field = message.WhichOneof("type")
-    if field is None:
-        return Empty()
-    conf = getattr(message, field)
-    return from_conf({field: {descriptor.name: value for descriptor, value in conf.ListFields()}})
+    return Empty() if message.WhichOneof("type") is None else from_message(message)
 
 
 def _checked(what: str, label: str, sizes: Iterable[int], number: int) -> tuple[tuple[int, ...], dtype]:

@@ -427,8 +427,7 @@ def test_transposed_convolutions_agree_with_xla(data_format: str, strides: int, 
 
     rng = np.random.default_rng(0)
     x_spec, w_spec = ("NCHW", "IOHW") if data_format == "NCHW" else ("NHWC", "IHWO")
-    size = (5 - 1) * strides + 3 - 2 + extra
-    attrs = {"strides": (strides,) * 2, "dilations": (1, 1), "pad_low": (1, 1), "sizes": (size, size)}
+    attrs = {"strides": (strides,) * 2, "dilations": (1, 1), "pad_low": (1, 1), "pad_high": (1 - extra,) * 2}
     x = rng.standard_normal((2, 6, 5, 5) if data_format == "NCHW" else (2, 5, 5, 6), np.float32)
     w = rng.standard_normal((6, 4, 3, 3) if data_format == "NCHW" else (6, 3, 3, 4), np.float32)
     attrs |= {"x_spec": x_spec, "w_spec": w_spec}
@@ -448,7 +447,7 @@ def test_transposed_convolutions_in_space_agree_with_xla() -> None:
         "strides": (2, 1, 2),
         "dilations": (1, 1, 1),
         "pad_low": (0, 1, 0),
-        "sizes": (6, 5, 9),
+        "pad_high": (0, 1, 0),
         "x_spec": "NCDHW",
         "w_spec": "IODHW",
     }

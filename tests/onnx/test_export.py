@@ -280,6 +280,32 @@ def test_a_convolution_over_an_open_height(padding: str, stride: int, dilation: 
         close(by_xla(x), expected, 1e-5)
 
 
+@pytest.mark.parametrize(("padding", "size", "window"), [("SAME", 20, 2), ("SAME", 19, 3), ("VALID", 22, 4), ("VALID", 23, 4)])
+def test_a_transposed_convolution_of_an_open_height(padding: str, size: int, window: int, tmp_path: Path) -> None:
+    @flow.global_function()
+    def predict(x: tp.Numpy.Placeholder((2, 3, 10, 4))) -> tp.Numpy:
+        w = flow.get_variable("w", (3, 5, window, 2), initializer=flow.random_normal_initializer())
+        return flow.nn.conv2d_transpose(x, w, (2, 5, size, 8), 2, padding)
+
+    @flow.global_function()
+    def varying(x: tp.ListNumpy.Placeholder((2, 3, 10, 4))) -> tp.ListNumpy:
+        w = flow.get_variable("w", (3, 5, window, 2), initializer=flow.random_normal_initializer())
+        return flow.nn.conv2d_transpose(x, w, (2, 5, size, 8), 2, padding)
+
+    x = np.random.default_rng(0).standard_normal((2, 3, 10, 4), np.float32)
+    expected = predict(x)  # whose first rows are those of fewer rows, as far as the windows of these reach
+    for export, name in ((flow.export.onnx, "m.onnx"), (flow.export.stablehlo, "m.stablehlo")):
+        export(predict, tmp_path / name, dynamic_axes={"x": {2: "height"}})
+    short = x[:, :, :7]
+    for found in (
+        session(tmp_path / "m.onnx").run(None, {"x": short})[0],
+        flow.export.load(tmp_path / "m.stablehlo")(short),
+        varying([short])[0],
+    ):
+        assert found.shape == (2, 5, size - 6, 8)
+        close(found[:, :, :12], expected[:, :, :12], 1e-5)
+
+
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int32", "int64"])
 def test_indices_of_all_dtypes(kind: str, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="the reference")

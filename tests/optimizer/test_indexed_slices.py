@@ -280,3 +280,31 @@ def test_equal_rows_of_16_bits_add_up_in_32(kind: str) -> None:
     (table,) = values("table")
     np.testing.assert_allclose(table[3].astype(np.float32), -count / 2**10, rtol=0.01)
     assert not table[:3].any() and not table[4:].any()
+
+
+@pytest.mark.parametrize("classes", [16, 400])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_sample_of_the_classes_moves_by_itself(devices, classes):
+    """Partial FC with momentum, as face recognition trains it."""
+    flow.config.gpu_device_num(devices)
+    config = flow.FunctionConfig()
+    config.indexed_slices_optimizer_conf({"include_op_names": {"op_name": ["fc7-weight"]}})
+
+    @flow.global_function("train", config)
+    def train(label: tp.Numpy.Placeholder((4,), dtype=flow.int32)) -> tp.Numpy:
+        with flow.scope.placement("gpu", f"0:0-{devices - 1}"):
+            initializer = flow.random_uniform_initializer(-10, 10)
+            weight = flow.get_variable("fc7-weight", (classes, 3), initializer=initializer, distribute=flow.distribute.split(0))
+            _, sampled, rows = flow.distributed_partial_fc_sample(weight, label, num_sample=8)
+            loss = flow.math.square(rows)
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1]), momentum=0.9).minimize(loss)
+            return sampled
+
+    momentum = np.zeros((classes, 3), np.float32)
+    for labels in ([1, 5, 9, 13], [2, 6, 10, 14], [1, 6, 11, 15]):
+        before = values("fc7-weight")[0].copy()
+        sampled = train(np.array(labels, np.int32))
+        assert {*labels} <= {*sampled.tolist()}
+        momentum[sampled] = 0.9 * momentum[sampled] - 0.1 * 2 * before[sampled] / (8 * 3)
+        before[sampled] += momentum[sampled]
+        np.testing.assert_allclose(values("fc7-weight")[0], before, rtol=1e-5)

@@ -62,14 +62,11 @@ def _conv_transpose(ctx: Emitter) -> Result:
     perm = channels_first(rank, x_spec[1] == "C")
     space = [axis for axis in x_spec if axis not in "NC"]
     kernel = [ctx.blob(1).shape[w_spec.index(axis)] for axis in space]
-    old = [ctx.shape(0)[x_spec.index(axis)] for axis in space]
-    whole = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(old, a["strides"], kernel, a["dilations"], strict=True)]
-    ends = [w - b - size for w, b, size in zip(whole, a["pad_low"], a["sizes"], strict=True)]
-    extra = [max(0, -end) for end in ends]
+    extra, cropped = [max(0, -high) for high in a["pad_high"]], [max(0, high) for high in a["pad_high"]]
     w_perm = tuple(w_spec.index(axis) for axis in ("I", "O", *space))
     y = ctx.emit(
         "ConvTranspose", ctx.input(0, perm), ctx.input(1, w_perm), kernel_shape=kernel,
-        strides=list(a["strides"]), dilations=list(a["dilations"]), pads=[*a["pad_low"], *(max(0, end) for end in ends)],
+        strides=list(a["strides"]), dilations=list(a["dilations"]), pads=[*a["pad_low"], *cropped],
         output_padding=extra if any(extra) and all(e < s for e, s in zip(extra, a["strides"], strict=True)) else None,
     )  # fmt: skip
     if any(extra) and any(e >= s for e, s in zip(extra, a["strides"], strict=True)):

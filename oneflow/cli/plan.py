@@ -27,10 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the report. Returns 0, or with ``--target`` the status of the planner."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     own = given[: given.index("--")] if "--" in given else given
-    if any(word.partition("=")[0] == "--target" for word in own):
+    words = {word.partition("=")[0] for word in own}
+    if "--target" in words:
         from .. import plan as planner
 
         return int(planner.main(given))
+    if words & {"--html", "--all"}:
+        parser().error("--html and --all are for plans with --target")
     options = parsed(parser(), given)
     print(load_job(options.job, options.arguments).plan())
     return 0

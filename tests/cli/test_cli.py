@@ -341,6 +341,12 @@ def test_completion_scripts(shell, capsys):
     assert ("complete" in (text := capsys.readouterr().out)) and "oneflow" in text
 
 
+def test_options_of_the_planner_need_a_target(script, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["plan", f"{script}:train", "--html", "plan.html"])
+    assert left.value.code == 2 and "--html and --all are for plans with --target" in capsys.readouterr().err
+
+
 def test_a_plan_for_other_hardware_is_the_planners(script, monkeypatch, capsys):
     given = []
     monkeypatch.setattr("oneflow.plan.main", lambda arguments: given.append(arguments) or 1)

@@ -19,7 +19,7 @@ from .._base.dist import split
 from .._base.dtype import dtype
 from .._base.jax import jax, jnp
 from ..graph.node import Blob, Node
-from ..graph.op import OpDef
+from ..graph.op import OpDef, moved_axis, moved_entries
 from .autodiff import BACKWARD_SCOPE, Backward, Propagate
 from .lowering import Values
 from .native import is_native
@@ -111,16 +111,24 @@ def _chosen(order: Sequence[Node], keep: Collection[Node], precision: Mapping[No
     chosen: dict[Node, tuple[int, ...]] = {}
     any_native = False
     for node in order:
-        if node in keep or node.op.random or not node.outputs or node.outputs[0].ndim < 3:
+        if node in keep or node.op.random or not node.outputs:
             continue
         if any(isinstance(b.distribute, tuple) for b in (*node.inputs, *node.outputs)):  # one layout per axis of the placement
             continue
         positions = _positions(node)
         begins = is_native(node, precision.get(node))
-        if positions and (begins or any(node.inputs[i].node in chosen for i in positions)) and _attrs(node) is not None:
+        if positions and (begins or _goes_on(node, positions, chosen)) and _attrs(node) is not None:
             chosen[node] = positions
             any_native |= begins
     return chosen if any_native else {}
+
+
+def _goes_on(node: Node, positions: tuple[int, ...], chosen: Collection[Node]) -> bool:
+    """Whether enough of its inputs have the layout. Of arrays that are joined, others would have to be turned as well."""
+    turned = {i: node.inputs[i].node not in chosen for i in positions}
+    if node.op.batch_inputs:
+        return not all(turned.values())
+    return sum(math.prod(node.inputs[i].shape) * (-1 if turned[i] else 1) for i in positions) > 0
 
 
 def _attrs(node: Node) -> Any:
@@ -129,8 +137,8 @@ def _attrs(node: Node) -> Any:
 
 def _positions(node: Node) -> tuple[int, ...]:
     """Positions of the inputs that have a batch and a channel axis; () if another input would broadcast along other axes."""
-    rank = node.outputs[0].ndim
-    if node.inputs and node.inputs[0].ndim < 3:
+    rank = max((blob.ndim for blob in node.inputs), default=0)
+    if rank < 3 or node.inputs[0].ndim < 3:
         return ()
     candidates = node.op.batch_inputs or tuple(i for i, b in enumerate(node.inputs) if b.ndim == rank)
     if any(node.inputs[i].ndim != rank for i in candidates) or any(b.is_dynamic for b in node.inputs):
@@ -146,16 +154,12 @@ def with_channels_last(node: Node, inputs: tuple[Blob, ...], attrs: Any) -> Node
 
 def _moved(blob: Blob) -> Blob:
     """The Blob with axis 1 moved to the end, fields that name axes included."""
-
-    def moved(axis: int) -> int:
-        return axis if axis < 1 else blob.ndim - 1 if axis == 1 else axis - 1
-
     shape, along, length = blob.shape, blob.distribute.axis, blob.valid_length
     return blob.copy(
-        shape=(shape[0], *shape[2:], shape[1]),
-        batch_axis=moved(blob.batch_axis),
-        distribute=blob.distribute if along is None else split(moved(along)),
-        valid_length=None if length is None else replace(length, axis=moved(length.axis)),
+        shape=moved_entries(shape),
+        batch_axis=moved_axis(blob.batch_axis, blob.ndim),
+        distribute=blob.distribute if along is None else split(moved_axis(along, blob.ndim)),
+        valid_length=None if length is None else replace(length, axis=moved_axis(length.axis, blob.ndim)),
     )
 
 

@@ -287,3 +287,13 @@ class OpDef:
 def as_is(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
     """``channels_last`` of ops that do not depend on axes."""
     return attrs
+
+
+def moved_axis(axis: int, rank: int) -> int:
+    """Where an axis is after axis 1 was moved to the end."""
+    return axis if axis < 1 else rank - 1 if axis == 1 else axis - 1
+
+
+def moved_entries(entries: Sequence[Any]) -> tuple[Any, ...]:
+    """What belongs to each axis, in the order of the axes after axis 1 was moved to the end."""
+    return (entries[0], *entries[2:], entries[1])

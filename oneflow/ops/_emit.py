@@ -21,6 +21,8 @@ from ..graph.graph import current
 from ..graph.node import Blob
 from ..graph.op import OpDef
 from ..graph.op import as_is as as_is
+from ..graph.op import moved_axis as moved_axis
+from ..graph.op import moved_entries as moved_entries
 from ..graph.views import in_current_view
 
 OPS: dict[str, OpDef] = {}

@@ -12,13 +12,13 @@ from .._base.refuse import shown, warn
 from ..errors import ArgumentError, JobWarning, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, label, like, number_for
-from ._emit import emit, fail, op, want
+from ._emit import emit, fail, moved_entries, op, want
 from ._window import sides
 
 Pairs = tuple[tuple[int, int], ...]
 
 
-@op("pad", autocast="between")
+@op("pad", autocast="between", channels_last=lambda attrs, rank: {**attrs, "paddings": moved_entries(attrs["paddings"])})
 def _pad(x: Array, *, paddings: Pairs, value: int | float) -> Array:
     return lax.pad(x, like(value, x), [(before, after, 0) for before, after in paddings])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from ._arrays import (
     root_of,
     select,
 )
-from ._emit import emit, fail, op, want
+from ._emit import emit, fail, moved_axis, op, want
 from .binary import COMPARISONS
 
 Axis = int | Sequence[int] | None
@@ -86,6 +86,12 @@ def _prod_grad(inputs: Any, outputs: Any, cotangents: Any, *, axes: tuple[int, .
     return (lax.mul(_restored(cotangents[0], x, axes), others),)
 
 
+def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | None:
+    if not attrs["keepdims"] and {0, 1} & {*attrs["axes"]}:
+        return None  # the result has no axis of the batch, or none of channels
+    return {**attrs, "axes": tuple(sorted(moved_axis(axis, rank) for axis in attrs["axes"]))}
+
+
 def _reduction(name: str, compute: Any, nondifferentiable: bool = False, grad: Any = None, narrow: bool = False) -> OpDef:
     """``narrow``: computing in float32 would not be more accurate."""
 
@@ -93,7 +99,7 @@ def _reduction(name: str, compute: Any, nondifferentiable: bool = False, grad: A
         y = compute(x, axes) if narrow else in_float32(lambda wide: compute(wide, axes), x)
         return _shaped(y, x, axes, keepdims)
 
-    return op(name, nondifferentiable=nondifferentiable, grad=grad)(define)
+    return op(name, nondifferentiable=nondifferentiable, grad=grad, channels_last=_channels_last)(define)
 
 
 _reduce_sum = _reduction("reduce_sum", lambda x, axes: lax.reduce_sum(x, axes))

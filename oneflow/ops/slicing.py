@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..errors import ArgumentError, AxisError, ShapeError
 from ..graph.graph import OP_VARIABLE
 from ..graph.node import INVALID_AXIS, Blob, Node
 from ._arrays import Array, label, like
-from ._emit import emit, fail, in_view, op, want
+from ._emit import emit, fail, in_view, moved_entries, op, want
 
 Triple = tuple[int | None, int | None, int | None]  # start, stop, step as in Python
 
@@ -57,8 +57,11 @@ class _Run:
 
 def _region(shape: tuple[int, ...], slices: Sequence[Triple]) -> list[_Run]:
     """The indices that each slice selects; axes beyond the slices are taken whole."""
-    full = [*slices, *[(None, None, None)] * (len(shape) - len(slices))]
-    return [_Run.of(size, s) for size, s in zip(shape, full, strict=True)]
+    return [_Run.of(size, s) for size, s in zip(shape, _for_all_axes(slices, len(shape)), strict=True)]
+
+
+def _for_all_axes(slices: Sequence[Triple], rank: int) -> list[Triple]:
+    return [*slices, *[(None, None, None)] * (rank - len(slices))]
 
 
 def _cut(x: Array, slices: Sequence[Triple]) -> Array:
@@ -74,7 +77,11 @@ def _block(shape: tuple[int, ...], slices: Sequence[Triple]) -> tuple[tuple[int,
     return None if any(r.step != 1 or r.flipped for r in region) else tuple((r.start, r.stop) for r in region)
 
 
-@op("slice", autocast="between", region=lambda attrs, shape: _block(shape, attrs["slices"]))
+def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
+    return {**attrs, "slices": moved_entries(_for_all_axes(attrs["slices"], rank))}
+
+
+@op("slice", autocast="between", region=lambda attrs, shape: _block(shape, attrs["slices"]), channels_last=_channels_last)
 def _slice(x: Array, *, slices: tuple[Triple, ...]) -> Array:
     return _cut(x, slices)
 

@@ -248,5 +248,7 @@ def test_a_message_of_a_regularizer_and_one_that_says_nothing() -> None:
     def empty() -> tp.Numpy:
         return flow.get_variable("w", (2,), initializer=nothing)
 
-    with pytest.raises(ArgumentError, match="must have one of its fields set(?s:.*)test_initializers.py"):
+    with pytest.raises(
+        ArgumentError, match="get_variable 'w' in job 'empty': its InitializerConf has none(?s:.*)test_initializers.py"
+    ):
         empty()

@@ -501,13 +501,8 @@ def from_conf(conf: Mapping[str, Mapping[str, Any]]) -> Any:
 
 
 def from_message(value: Any) -> Any:
-    """An ``InitializerConf`` message as the initializer that it describes; anything else as it is.
-
-    Raises: ArgumentError (the message describes none).
-    """
+    """An ``InitializerConf`` message, of which a field is set, as the initializer that it describes; anything else as it is."""
     if not check.is_message(value, "InitializerConf"):
         return value
     kind = value.WhichOneof("type")
-    if kind is None:
-        refuse(ArgumentError, "an InitializerConf must have one of its fields set, such as random_normal_conf")
     return from_conf({kind: {field.name: number for field, number in getattr(value, kind).ListFields()}})

@@ -7,6 +7,7 @@ import runpy
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from .._base.refuse import closest
@@ -29,7 +30,7 @@ def add_target(parser: ArgumentParser) -> None:
 
 def shell_path(text: str) -> str:
     """An option's path as the shell means it, whatever directory the script changes to."""
-    return os.path.abspath(text)
+    return os.path.abspath(text) if text else text
 
 
 def parsed(parser: ArgumentParser, arguments: Sequence[str] | None) -> Namespace:
@@ -87,7 +88,7 @@ def _split(target: str) -> tuple[str, str]:
 
 def _declared(path: str, name: str, end: _End) -> JobFunction[..., Any]:
     jobs = {n: job for n, job in default_session().jobs.items() if isinstance(job, JobFunction)}
-    if not jobs and isinstance(end, SystemExit):
+    if not jobs and isinstance(end, SystemExit) and end.code:
         raise ArgumentError(f"{path} {_how(end)} before it declared a job\n"
                             "  try        the arguments that the script needs, after --")  # fmt: skip
     if not jobs:
@@ -105,7 +106,7 @@ def _declared(path: str, name: str, end: _End) -> JobFunction[..., Any]:
 def _how(end: _End) -> str:
     if not isinstance(end, SystemExit):
         return "ended"
-    return f"exited with status {end.code if isinstance(end.code, int) else int(end.code is not None)}"
+    return f"exited with status {int(end.code) if isinstance(end.code, int) else int(end.code is not None)}"
 
 
 def _run(path: str, arguments: Sequence[str], stop: bool | str) -> _End:
@@ -120,7 +121,8 @@ def _run(path: str, arguments: Sequence[str], stop: bool | str) -> _End:
         return stopped
     except SystemExit as exit:
         if exit.code is not None and not isinstance(exit.code, int):
-            print(exit.code, file=sys.stderr)  # as Python does at the end of a script
+            with suppress(Exception):  # of its __str__
+                print(exit.code, file=sys.stderr)  # as Python does at the end of a script
         return exit
     except SyntaxError as error:
         # Python's own code was running, not yet the script

@@ -14,6 +14,8 @@ from ._emit import emit, fail, op, want
 from ._int8 import CHANNELWISE, CONVOLUTION
 from ._native_conv import NATIVE, NATIVE_TRANSPOSED
 from ._window import FORMATS, Padding, convolved, must_fit, sides, spatial, spec, want_format, want_padding, want_positive
+from .array import concat
+from .slicing import slice_v2
 
 Ints = int | Sequence[int]
 
@@ -351,6 +353,12 @@ def torch_conv2d_transpose(
     return transposed(x, w, stride, dilation, [c // 2 for c in crop], sizes, first, name)
 
 
+def _pieces(x: Blob, axis: int, count: int) -> list[Blob]:
+    """Equal parts along an axis."""
+    each, before = x.shape[axis] // count, [(None, None, None)] * axis
+    return [slice_v2(x, [*before, (i * each, (i + 1) * each, 1)]) for i in range(count)]
+
+
 def transposed(
     x: Blob,
     w: Blob,
@@ -360,12 +368,18 @@ def transposed(
     sizes: Sequence[int],
     first: bool,
     name: Any,
+    groups: int = 1,
 ) -> Blob:
     """A transposed convolution of x, whose result has the spatial ``sizes``. ``first``: channels come before space.
 
     Where a call feeds another size than the declared one, the result's differs by as many strides.
     """
     n = len(strides)
+    if groups > 1:
+        channels = 1 if first else x.ndim - 1
+        parts = zip(_pieces(x, channels, groups), _pieces(w, 0, groups), strict=True)
+        made = [transposed(own, weight, strides, dilations, pad_low, sizes, first, None) for own, weight in parts]
+        return concat(made, channels, name=name)
     axes = zip(spatial(x.shape, first), spatial(w.shape, first), strides, dilations, pad_low, sizes, strict=True)
     pad_high = tuple((o - 1) * s + (k - 1) * d + 1 - low - size for o, k, s, d, low, size in axes)
     return emit(

@@ -47,8 +47,8 @@ def distributed_partial_fc_sample(weight: Blob, label: Blob, num_sample: int, na
       num_sample: number of classes; divisible by the number of devices, at most C.
       name: name of the op; made unique when omitted.
     Returns: (mapped_label, sampled_label, sampled_weight): the position of each label among the sampled classes (num_sample
-      for one that is not among them), the classes (num_sample,), and their rows of weight, whose gradient flows to weight. It
-      is that of a ``gather``: ``FunctionConfig.indexed_slices_optimizer_conf`` leaves the other rows as they are.
+      for one that is not among them), the classes (num_sample,), and their rows of weight, whose gradient flows to weight
+      as that of a ``gather`` does, so that ``FunctionConfig.indexed_slices_optimizer_conf`` leaves the other rows as they are.
     Raises: ArgumentError, ShapeError, DtypeError.
     Example: >>> mapped, classes, rows = flow.distributed_partial_fc_sample(weight, label, 1000)   # An et al. 2021, Partial FC
     """

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._base import dist
 from .._base import dtype as dtypes
-from .._base.check import whole
+from .._base.check import is_message, whole
 from .._base.dtype import dtype
 from .._base.refuse import shown
 from .._base.source import caller
@@ -147,12 +147,15 @@ def _want_initializer(what: str, graph: Graph, initializer: Any, dtype: dtype) -
     if initializer is None and graph.config is not None:
         conf = graph.config.get("default_initializer_conf")
         initializer = None if conf is None else initializers.from_conf(conf)
+    if is_message(initializer, "InitializerConf") and initializer.WhichOneof("type") is None:
+        fail(ArgumentError, what, "its InitializerConf has none of its fields set", (), "set one, such as random_normal_conf")
     initializer = initializers.from_message(initializer)
     if initializer is None:
         fail(ArgumentError, what, "it has no initializer", (),
              "pass initializer=flow.random_normal_initializer(), or set FunctionConfig.default_initializer_conf")  # fmt: skip
     if not callable(getattr(type(initializer), "draw", None)):  # of its class: an object's own __getattr__ may raise
-        rule = f"initializer must be one of flow's, such as flow.zeros_initializer(), got {shown(initializer)}"
+        given = shown(initializer) or f"a {type(initializer).__name__}"  # messages without a field have no text
+        rule = f"initializer must be one of flow's, such as flow.zeros_initializer(), got {given}"
         fail(ArgumentError, what, rule)
     if isinstance(initializer, (initializers.Constant, initializers.RandomInteger)) and dtype.is_integer:
         limits = np.iinfo(dtype.numpy_dtype)

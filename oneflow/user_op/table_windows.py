@@ -98,11 +98,7 @@ def _deconv(dims: int) -> Any:
             + a["output_padding"][k]
             for k, s in enumerate(spatial)
         ]  # fmt: skip
-        channels = (weight.shape[-1] if last else weight.shape[1]) * a["groups"]
-        if a["groups"] == 1:
-            return conv.transposed(x, weight, a["strides"], a["dilation_rate"], a["padding_before"], sizes, not last, n)
-        shape = (x.shape[0], *sizes, channels) if last else (x.shape[0], channels, *sizes)
-        return _transposed(x, weight, a, dims, shape, n)
+        return conv.transposed(x, weight, a["strides"], a["dilation_rate"], a["padding_before"], sizes, not last, n, a["groups"])
 
     return build
 

@@ -219,8 +219,17 @@ def test_paths_are_those_of_the_shell(script, tmp_path, monkeypatch, capsys):
     capsys.readouterr()
 
 
+def test_an_empty_path_is_none(script, tmp_path, monkeypatch, capsys):
+    load_job(f"{script}:predict")(np.ones((4, 2), np.float32))
+    flow.checkpoint.save(str(tmp_path / "saved"))
+    flow.clear_default_session()
+    monkeypatch.chdir(tmp_path / "saved")
+    assert main(["export", f"{script}:predict", "--weights", "", "--out", str(tmp_path / "m.stablehlo")]) == 2
+    assert "a checkpoint's path must be" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
-    ("code", "status", "told"), [("", 0, ""), ("2", 2, ""), ("'give me --data DIR'", 1, "give me --data DIR\n")]
+    ("code", "status", "told"), [("True", 1, ""), ("2", 2, ""), ("'give me --data DIR'", 1, "give me --data DIR\n")]
 )
 def test_a_script_that_exits_says_so(code, status, told, tmp_path, capsys):
     (tmp_path / "early.py").write_text(f"import sys\nsys.exit({code})\n")

@@ -912,3 +912,34 @@ def test_an_update_without_64_bit_inputs_stays_silent(recwarn: pytest.WarningsRe
     job(np.array([1, 2], np.float32))
     assert np.allclose(flow.get_all_variables()["w"].numpy(), 1 - 0.5 * np.array([1, 2]) - 0.5 * 0.25)
     assert [str(w.message) for w in recwarn] == []
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("extra", [0, 1, 2])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_a_transposed_convolution_grows_with_what_is_fed(dims: int, extra: int, groups: int) -> None:
+    torch = pytest.importorskip("torch", reason="the reference")
+    rng = np.random.default_rng(dims)
+    weight = rng.standard_normal((4, 3, *(3,) * dims), np.float32)
+    attributes = {
+        "filters": 3 * groups, "padding_before": [1] * dims, "data_format": "channels_first", "kernel_size": [3] * dims,
+        "strides": [2] * dims, "dilation_rate": [1] * dims, "output_padding": [extra] * dims, "groups": groups,
+    }  # fmt: skip
+
+    @flow.global_function("predict")
+    def job(x: tp.ListNumpy.Placeholder((2, 4, *(5,) * dims))) -> tp.ListNumpy:
+        w = flow.get_variable("w", weight.shape, initializer=flow.zeros_initializer())
+        builder = flow.user_op_builder("up").Op(f"deconv{dims}d").Input("in", [x]).Input("weight", [w]).Output("out")
+        for name, value in attributes.items():
+            builder = builder.Attr(name, value)
+        return builder.Build().InferAndTryRun().RemoteBlobList()[0]
+
+    flow.load_variables({"w": weight})
+    for size in (5, 4):
+        x = rng.standard_normal((2, 4, *(size,) * dims), np.float32)
+        deconv = getattr(torch.nn.functional, f"conv_transpose{dims}d")
+        expected = deconv(torch.tensor(x), torch.tensor(weight), stride=2, padding=1, output_padding=min(extra, 1), groups=groups)
+        found = job([x])[0]
+        assert found.shape == (2, 3 * groups, *(2 * size - 1 + extra,) * dims)
+        inside = (slice(None), slice(None), *(slice(0, 2 * size - 1),) * dims)
+        np.testing.assert_allclose(found[inside], expected.numpy()[inside], rtol=1e-4, atol=1e-4)

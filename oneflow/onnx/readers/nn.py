@@ -13,12 +13,11 @@ from ...graph.graph import current
 from ...graph.node import Blob
 from ...ops import matrix
 from ...ops._window import sides
-from ...ops.array import concat, reshape
+from ...ops.array import reshape
 from ...ops.conv import transposed
 from ...ops.indexing import gather
 from ...ops.norm import normalize_batch
 from ...ops.padding import pad
-from ...ops.slicing import slice_v2
 from ...ops.upsample import upsample_2d
 from . import Reader, reads
 
@@ -77,17 +76,13 @@ def _conv_transpose(ctx: Reader, x: Any, w: Any, b: Any = None) -> Blob:
         for o, s, k, d, e in zip(blob.shape[2:], strides, weight.shape[2:], dilations, extra, strict=True)
     ]
     wanted = ctx.attr("output_shape")
+    if wanted is not None and blob.is_dynamic:
+        ctx.refuse("output_shape, where the size of the input varies")
     if wanted is not None:
         total = [max(size - want, 0) for size, want in zip(whole, wanted, strict=True)]
         pads = [t - t // 2 for t in total] + [t // 2 for t in total]
     sizes = wanted or [size - low - high for size, low, high in zip(whole, pads[:n], pads[n:], strict=True)]
-    inside, each = blob.shape[1] // groups, weight.shape[0] // groups
-    made = []
-    for g in range(groups):
-        part = blob if groups == 1 else slice_v2(blob, ctx.along(1, g * inside, (g + 1) * inside))
-        own = weight if groups == 1 else slice_v2(weight, ctx.along(0, g * each, (g + 1) * each))
-        made.append(transposed(part, own, strides, dilations, pads[:n], sizes, True, None))
-    return _moved_back(ctx, made[0] if groups == 1 else concat(made, 1), b)
+    return _moved_back(ctx, transposed(blob, weight, strides, dilations, pads[:n], sizes, True, None, groups), b)
 
 
 # --- pooling

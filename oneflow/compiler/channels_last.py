@@ -71,7 +71,8 @@ def arrange(
     chosen = _chosen(order, keep, precision)
     if not chosen:
         return None
-    needed = {b.node for b in used_outside} | {b.node for n in order if n not in chosen for b in n.inputs}
+    read = [*used_outside, *(b for n in order for i, b in enumerate(n.inputs) if i not in chosen.get(n, ()))]
+    needed = {(blob.node, blob.index) for blob in read}
     copies: dict[Node, Node] = {}
     entered: dict[tuple[Node, int], Blob] = {}
     items: list[Node | LayoutTranspose] = []
@@ -83,7 +84,7 @@ def arrange(
             continue
         inputs = list(node.inputs)
         for i, blob in enumerate(node.inputs):
-            if blob.node in copies and (i in positions or blob.ndim != node.outputs[0].ndim):
+            if blob.node in copies and i in positions:
                 inputs[i] = copies[blob.node].outputs[blob.index]
             elif i in positions:
                 key = (blob.node, blob.index)
@@ -101,8 +102,9 @@ def arrange(
         items.append(made)
         if node in path:
             longer.add(made)
-        if node in needed:
-            items += [LayoutTranspose(inner, blob, False) for inner, blob in zip(made.outputs, node.outputs, strict=True)]
+        for inner, blob in zip(made.outputs, node.outputs, strict=True):
+            if (node, blob.index) in needed:
+                items.append(LayoutTranspose(inner, blob, False))
     return items, longer, copies
 
 

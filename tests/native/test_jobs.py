@@ -348,6 +348,29 @@ def test_what_lies_between_convolutions_computes_the_same_with_channels_last(nat
         np.testing.assert_allclose(ours, xla, rtol=1e-3, atol=1e-4)
 
 
+def test_a_convolution_with_weights_that_another_computes(native_part: Any) -> None:
+    def results(native: bool) -> list[np.ndarray]:
+        flow.clear_default_session()
+        flow.manual_seed(1)
+        flow.config.enable_native_cpu(native)
+
+        @flow.global_function("train")
+        def job(x: tp.Numpy.Placeholder((2, 8, 9, 8))) -> tp.Numpy:
+            y = flow.layers.conv2d(x, 8, 3, padding="SAME", name="a", kernel_initializer=INIT)
+            windows = flow.slice(x, [0, 0, 0, 0], [2, 8, 3, 3])
+            weights = flow.nn.relu(flow.layers.conv2d(windows, 8, 3, padding="SAME", name="w", kernel_initializer=INIT))
+            y = flow.layers.batch_normalization(flow.nn.conv2d(y, weights, 1, "SAME"), axis=1, training=True, name="bn")
+            loss = flow.math.reduce_mean(flow.math.square(y) * flow.math.sigmoid(y))
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+            return y
+
+        x = np.random.default_rng(0).standard_normal((2, 8, 9, 8), np.float32)
+        return [job(x), job(x)]
+
+    for ours, xla in zip(results(True), results(False), strict=True):
+        np.testing.assert_allclose(ours, xla, rtol=1e-3, atol=1e-4)
+
+
 ON_ONE_OF_TWO = """
 import numpy as np
 import oneflow as flow

@@ -151,7 +151,7 @@ def _positions(node: Node) -> tuple[int, ...]:
 def with_channels_last(node: Node, inputs: tuple[Blob, ...], attrs: Any) -> Node:
     """A copy for channels-last arrays: in the outputs of the highest rank axis 1 is moved to the end."""
     rank = max(o.ndim for o in node.outputs)
-    return node.copy(inputs=inputs, attrs=attrs, outputs=[_moved(o) if o.ndim == rank else o for o in node.outputs])
+    return node.copy(inputs=inputs, attrs=attrs, outputs=[_moved(o) if o.ndim == rank > 2 else o for o in node.outputs])
 
 
 def _moved(blob: Blob) -> Blob:

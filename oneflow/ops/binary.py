@@ -378,7 +378,7 @@ def _divide_number(x: Any, y: Blob, name: str | None) -> Blob:
     return emit(_number_by_blob, y, name=name, prefix="ScalarDiv", number=number_for(what, x, y))
 
 
-@op("add_n", autocast="between", zeros="all")
+@op("add_n", autocast="between", zeros="all", channels_last=as_is)
 def _add_n(*arrays: Array) -> Array:
     return lax.convert_element_type(reduce(lax.add, map(widen, arrays)), arrays[0].dtype)
 

@@ -204,7 +204,7 @@ amp_white_identity = unary(
 )  # fmt: skip
 
 
-@op("stop_gradient", nondifferentiable=True, autocast="between")
+@op("stop_gradient", nondifferentiable=True, autocast="between", channels_last=as_is)
 def _stop_gradient(x: Array) -> Array:
     return x
 

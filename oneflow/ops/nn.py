@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._base.jax import lax
+from .._base.jax import jnp, lax
 from .._base.refuse import shown
 from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ..graph.op import AttentionStep
 from ._arrays import Array, broadcast_to, full, in_float32, label, like, select, softplus_of, where_else_zero, widen
-from ._emit import as_is, emit, emit_many, fail, op, want
+from ._emit import as_is, emit, emit_many, fail, moved_axis, op, want
 from .loss import log_softmax_of
 
 # --- activations
@@ -40,8 +40,11 @@ def _elu(x: Array, *, alpha: float) -> Array:
     return lax.select(above, x, below)
 
 
-@op("prelu", newer_autocast="always")
-def _prelu(x: Array, alpha: Array) -> Array:
+@op("prelu", newer_autocast="always", channels_last=lambda attrs, rank: {"channels_last": True})
+def _prelu(x: Array, alpha: Array, *, channels_last: bool = False) -> Array:
+    """``channels_last``: of x; alpha has its axes in the order of channels first."""
+    if channels_last:
+        alpha = jnp.moveaxis(lax.expand_dims(alpha, range(x.ndim - 1 - alpha.ndim)), 0, -1)
     slope = lax.broadcast_in_dim(broadcast_to(alpha, x.shape[1:]), x.shape, tuple(range(1, x.ndim)))
     return lax.select(lax.gt(x, full(0, x)), x, lax.mul(x, slope))
 
@@ -220,11 +223,16 @@ def _softmax_backward(y: Array, dy: Array, axis: int) -> Array:
     return lax.convert_element_type(lax.mul(wide, lax.sub(wide_dy, mean)), y.dtype)
 
 
+def _axis_channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
+    return {**attrs, "axis": moved_axis(attrs["axis"], rank)}
+
+
 @op(
     "softmax",
     grad=lambda inputs, outputs, cotangents, *, axis: (_softmax_backward(outputs[0], cotangents[0], axis),),
     autocast="between",
     attention=lambda attrs: AttentionStep("weights", axis=attrs["axis"]),
+    channels_last=_axis_channels_last,
 )
 def _softmax(x: Array, *, axis: int) -> Array:
     return lax.convert_element_type(softmax_of(widen(x), axis), x.dtype)
@@ -242,7 +250,7 @@ def _logsoftmax_grad(inputs: Any, outputs: Any, cotangents: Any, *, axis: int) -
     return (lax.convert_element_type(lax.sub(dy, lax.mul(lax.exp(y), total)), inputs[0].dtype),)
 
 
-@op("logsoftmax", grad=_logsoftmax_grad)
+@op("logsoftmax", grad=_logsoftmax_grad, channels_last=_axis_channels_last)
 def _logsoftmax(x: Array, *, axis: int) -> Array:
     return lax.convert_element_type(log_softmax_of(widen(x), axis), x.dtype)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -117,9 +117,14 @@ def _along(x: Array, axis: int, start: int, stop: int) -> Array:
     return lax.slice_in_dim(x, start, stop, axis=axis)
 
 
-@op("reflection_pad2d")
-def _reflection_pad2d(x: Array, *, rows: tuple[int, int], columns: tuple[int, int]) -> Array:
-    for axis, (before, after) in ((2, rows), (3, columns)):
+def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | None:
+    """Of ops whose attribute ``first`` is the first axis of space."""
+    return {**attrs, "first": 1} if attrs["first"] == 2 else None
+
+
+@op("reflection_pad2d", channels_last=_channels_last)
+def _reflection_pad2d(x: Array, *, rows: tuple[int, int], columns: tuple[int, int], first: int) -> Array:
+    for axis, (before, after) in enumerate((rows, columns), first):
         size = x.shape[axis]
         first = lax.rev(_along(x, axis, 1, before + 1), (axis,))
         last = lax.rev(_along(x, axis, size - 1 - after, size - 1), (axis,))
@@ -131,9 +136,9 @@ def _repeated(edge: Array, axis: int, count: int) -> Array:
     return broadcast_to(edge, tuple(count if i == axis else size for i, size in enumerate(edge.shape)))
 
 
-@op("replication_pad2d")
-def _replication_pad2d(x: Array, *, rows: tuple[int, int], columns: tuple[int, int]) -> Array:
-    for axis, (before, after) in ((2, rows), (3, columns)):
+@op("replication_pad2d", channels_last=_channels_last)
+def _replication_pad2d(x: Array, *, rows: tuple[int, int], columns: tuple[int, int], first: int) -> Array:
+    for axis, (before, after) in enumerate((rows, columns), first):
         size = x.shape[axis]
         first, last = _along(x, axis, 0, 1), _along(x, axis, size - 1, size)
         parts = [_repeated(first, axis, before), x, _repeated(last, axis, after)]
@@ -168,7 +173,7 @@ def reflected(x: Blob, padding: int | tuple[int, ...] | list[int], name: str | N
     rows, columns = _image_pairs(what, x, padding)
     if max(rows) >= x.shape[2] or max(columns) >= x.shape[3]:
         fail(ShapeError, what, f"padding must be smaller than the image, {x.shape[2:]}, got {shown(padding)}", (x,))
-    return emit(_reflection_pad2d, x, name=name, rows=rows, columns=columns)
+    return emit(_reflection_pad2d, x, name=name, rows=rows, columns=columns, first=2)
 
 
 def replication_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name: str | None = None) -> Blob:
@@ -177,13 +182,13 @@ def replication_pad2d(x: Blob, padding: int | tuple[int, ...] | list[int], name:
     Example: >>> y = flow.replication_pad2d(x, 1)   # (2, 3, 4, 5) -> (2, 3, 6, 7)
     """
     rows, columns = _image_pairs(label("replication_pad2d", name), x, padding)
-    return emit(_replication_pad2d, x, name=name, rows=rows, columns=columns)
+    return emit(_replication_pad2d, x, name=name, rows=rows, columns=columns, first=2)
 
 
 # --- for windows
 
 
-@op("same_padding", autocast="between")
+@op("same_padding", autocast="between", channels_last=_channels_last)
 def _same_padding(
     x: Array, *, padding: str, first: int, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...]
 ) -> Array:

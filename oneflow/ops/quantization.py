@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,13 +43,24 @@ def _measured(x: Array, axes: tuple[int, ...], scheme: str, formula: str) -> tup
     return _extremes(x, axes)
 
 
-@op("min_max_observer", multiple_results=True, nondifferentiable=True)
+def _in_any_layout(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
+    """Of ops that take all elements alike, but for axis 0. Not ``as_is``, since padding must not be measured."""
+    return attrs
+
+
+@op("min_max_observer", multiple_results=True, nondifferentiable=True, channels_last=_in_any_layout)
 def _min_max_observer(x: Array, *, bits: int, scheme: str, formula: str, per_layer: bool) -> tuple[Array, Array]:
     axes = tuple(range(0 if per_layer else 1, x.ndim))
     return _grid(*_measured(x, axes, scheme, formula), bits, scheme, formula)
 
 
-@op("moving_average_min_max_observer", multiple_results=True, nondifferentiable=True, int8=STATISTICS)
+@op(
+    "moving_average_min_max_observer",
+    multiple_results=True,
+    nondifferentiable=True,
+    int8=STATISTICS,
+    channels_last=_in_any_layout,
+)
 def _moving_average(
     x: Array, step: Array, moving_max: Array, moving_min: Array, *,
     bits: int, scheme: str, formula: str, momentum: float, training: bool, stop: int,
@@ -69,7 +81,7 @@ def _straight_through(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) 
     return cotangents[0], None, None
 
 
-@op("fake_quantization", grad=_straight_through, nondifferentiable=(1, 2), int8=GRID)
+@op("fake_quantization", grad=_straight_through, nondifferentiable=(1, 2), int8=GRID, channels_last=_in_any_layout)
 def _fake_quantization(x: Array, scale: Array, zero: Array, *, bits: int, scheme: str, formula: str) -> Array:
     def spread(p: Array) -> Array:
         p = lax.convert_element_type(p, x.dtype)

@@ -292,7 +292,16 @@ def _slices_of(index: Sequence[Index]) -> list[Triple]:
     return slices
 
 
-@op("getitem", autocast="between", region=lambda attrs, shape: _block(shape, _slices_of(attrs["index"])))
+def _index_channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | None:
+    index = attrs["index"]
+    keeps_axes = all(isinstance(entry, tuple) for entry in index)
+    return {**attrs, "index": moved_entries(_for_all_axes(index, rank))} if keeps_axes else None
+
+
+@op(
+    "getitem", autocast="between", region=lambda attrs, shape: _block(shape, _slices_of(attrs["index"])),
+    channels_last=_index_channels_last,
+)  # fmt: skip
 def _getitem(x: Array, *, index: tuple[Index, ...]) -> Array:
     y = _cut(x, _slices_of(index))
     shape, axis = [], 0

@@ -311,6 +311,21 @@ def to_rows_of_channels(y: flow.Blob) -> flow.Blob:
     return y + pooled + columns + pixels + batch
 
 
+def activated(y: flow.Blob) -> flow.Blob:
+    """By slopes for each channel, by their shares along each axis, and straight through."""
+    y = flow.layers.prelu(y, alpha_initializer=flow.random_uniform_initializer(0, 0.5), name="slopes")
+    y = flow.layers.prelu(y, flow.random_uniform_initializer(0, 0.5), shared_axes=(2, 3), name="slopes_of_channels")
+    shares = [flow.nn.softmax(y, axis) for axis in range(4)]
+    return flow.math.add_n(shares) + flow.nn.logsoftmax(y, 1) + flow.stop_gradient(y)
+
+
+def quantized(y: flow.Blob) -> flow.Blob:
+    scale, zero = flow.quantization.min_max_observer(y, quantization_scheme="affine")
+    y = flow.quantization.fake_quantization(y, scale, zero, quantization_scheme="affine")
+    scale, zero = flow.quantization.moving_average_min_max_observer(y, name="observed")
+    return flow.quantization.fake_quantization(y, scale, zero)
+
+
 INIT = flow.random_normal_initializer(stddev=0.2)
 
 
@@ -319,9 +334,13 @@ INIT = flow.random_normal_initializer(stddev=0.2)
     [
         *(enlarged(size, kind) for size in (2, (3, 1), 1.5) for kind in ("nearest", "bilinear")),
         *(joined(axis) for axis in range(4)),
-        with_places, half_joined, squeezed, normalized, split_into_halves, to_rows_of_channels,
+        with_places, half_joined, squeezed, normalized, split_into_halves, to_rows_of_channels, activated, quantized,
         lambda y: flow.pad(y, [(1, 0), (2, 3), (0, 4), (5, 1)], 0.25),
         lambda y: flow.slice(y, [0, 3, -5, 1], [1, 8, 4, -1]),
+        lambda y: y[:, 2:9, ::-1],
+        lambda y: flow.replication_pad2d(flow.reflection_pad2d(y, (0, 0, 3, 1)), 2),
+        lambda y: flow.same_padding(y, "SAME_LOWER", "NCHW", [4, 3], [2, 1], [1, 1]),
+        lambda y: flow.same_padding(y, "SAME_LOWER", "NHWC", [4, 3], [2, 1], [1, 1]),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("mode", ["train", "predict"])

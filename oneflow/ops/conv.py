@@ -15,7 +15,7 @@ from ._int8 import CHANNELWISE, CONVOLUTION
 from ._native_conv import NATIVE, NATIVE_TRANSPOSED
 from ._window import FORMATS, Padding, convolved, must_fit, sides, spatial, spec, want_format, want_padding, want_positive
 from .array import concat
-from .slicing import slice_v2
+from .slicing import slice
 
 Ints = int | Sequence[int]
 
@@ -355,8 +355,9 @@ def torch_conv2d_transpose(
 
 def _pieces(x: Blob, axis: int, count: int) -> list[Blob]:
     """Equal parts along an axis."""
-    each, before = x.shape[axis] // count, [(None, None, None)] * axis
-    return [slice_v2(x, [*before, (i * each, (i + 1) * each, 1)]) for i in range(count)]
+    each = x.shape[axis] // count
+    begins = ([0] * axis + [i * each] + [0] * (x.ndim - axis - 1) for i in range(count))
+    return [slice(x, begin, [each if a == axis else -1 for a in range(x.ndim)]) for begin in begins]
 
 
 def transposed(

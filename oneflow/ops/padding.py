@@ -126,9 +126,9 @@ def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | N
 def _reflection_pad2d(x: Array, *, rows: tuple[int, int], columns: tuple[int, int], first: int) -> Array:
     for axis, (before, after) in enumerate((rows, columns), first):
         size = x.shape[axis]
-        first = lax.rev(_along(x, axis, 1, before + 1), (axis,))
-        last = lax.rev(_along(x, axis, size - 1 - after, size - 1), (axis,))
-        x = lax.concatenate([first, x, last], axis)
+        ahead = lax.rev(_along(x, axis, 1, before + 1), (axis,))
+        behind = lax.rev(_along(x, axis, size - 1 - after, size - 1), (axis,))
+        x = lax.concatenate([ahead, x, behind], axis)
     return x
 
 
@@ -140,8 +140,8 @@ def _repeated(edge: Array, axis: int, count: int) -> Array:
 def _replication_pad2d(x: Array, *, rows: tuple[int, int], columns: tuple[int, int], first: int) -> Array:
     for axis, (before, after) in enumerate((rows, columns), first):
         size = x.shape[axis]
-        first, last = _along(x, axis, 0, 1), _along(x, axis, size - 1, size)
-        parts = [_repeated(first, axis, before), x, _repeated(last, axis, after)]
+        top, bottom = _along(x, axis, 0, 1), _along(x, axis, size - 1, size)
+        parts = [_repeated(top, axis, before), x, _repeated(bottom, axis, after)]
         x = lax.concatenate([part for part in parts if part.shape[axis]], axis)
     return x
 

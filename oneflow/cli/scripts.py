@@ -119,11 +119,11 @@ def _run(path: str, arguments: Sequence[str], stop: bool | str) -> _End:
         runpy.run_path(path, run_name="__main__")
     except StoppedAtFirstCallError as stopped:
         return stopped
-    except SystemExit as exit:
-        if exit.code is not None and not isinstance(exit.code, int):
+    except SystemExit as left:
+        if left.code is not None and not isinstance(left.code, int):
             with suppress(Exception):  # of its __str__
-                print(exit.code, file=sys.stderr)  # as Python does at the end of a script
-        return exit
+                print(left.code, file=sys.stderr)  # as Python does at the end of a script
+        return left
     except SyntaxError as error:
         # Python's own code was running, not yet the script
         raise error.with_traceback(without_library(error.__traceback__)) from error.__cause__

@@ -289,6 +289,11 @@ def as_is(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
     return attrs
 
 
+def with_moved_axis(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
+    """``channels_last`` of ops whose only attribute that depends on axes is ``axis``."""
+    return {**attrs, "axis": moved_axis(attrs["axis"], rank)}
+
+
 def moved_axis(axis: int, rank: int) -> int:
     """Where an axis is after axis 1 was moved to the end."""
     return axis if axis < 1 else rank - 1 if axis == 1 else axis - 1

@@ -23,6 +23,7 @@ from ..graph.op import OpDef
 from ..graph.op import as_is as as_is
 from ..graph.op import moved_axis as moved_axis
 from ..graph.op import moved_entries as moved_entries
+from ..graph.op import with_moved_axis as with_moved_axis
 from ..graph.views import in_current_view
 
 OPS: dict[str, OpDef] = {}

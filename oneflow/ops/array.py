@@ -13,7 +13,7 @@ from ..graph.graph import OP_VARIABLE, current
 from ..graph.node import Blob
 from ..graph.op import AttentionStep
 from ._arrays import Array, axis_after_removing, broadcast_to, common_shape, groups_of_axes, label, sum_to
-from ._emit import emit, emit_bounded, fail, moved_axis, op, want
+from ._emit import emit, emit_bounded, fail, op, want, with_moved_axis
 
 # --- reshape
 
@@ -284,10 +284,7 @@ def squeeze(input: Blob, axis: Sequence[int] | None = None, name: str | None = N
 # --- joining
 
 
-@op(
-    "concat", autocast="between", lstm="joined",
-    channels_last=lambda attrs, rank: {**attrs, "axis": moved_axis(attrs["axis"], rank)},
-)  # fmt: skip
+@op("concat", autocast="between", lstm="joined", channels_last=with_moved_axis)
 def _concat(*arrays: Array, axis: int, most: int | None = None) -> Array:
     y = lax.concatenate(arrays, axis)
     if most is not None and y.shape[axis] > most:

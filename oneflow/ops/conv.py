@@ -9,13 +9,13 @@ from .._base.jax import lax
 from .._base.refuse import shown, warn
 from ..errors import ArgumentError, JobWarning, ShapeError
 from ..graph.node import Blob
+from . import slicing
 from ._arrays import Array, label, widen
-from ._emit import emit, fail, op, want
+from ._emit import emit, fail, op, want, with_moved_axis
 from ._int8 import CHANNELWISE, CONVOLUTION
 from ._native_conv import NATIVE, NATIVE_TRANSPOSED
 from ._window import FORMATS, Padding, convolved, must_fit, sides, spatial, spec, want_format, want_padding, want_positive
 from .array import concat
-from .slicing import slice
 
 Ints = int | Sequence[int]
 
@@ -357,7 +357,7 @@ def _pieces(x: Blob, axis: int, count: int) -> list[Blob]:
     """Equal parts along an axis."""
     each = x.shape[axis] // count
     begins = ([0] * axis + [i * each] + [0] * (x.ndim - axis - 1) for i in range(count))
-    return [slice(x, begin, [each if a == axis else -1 for a in range(x.ndim)]) for begin in begins]
+    return [slicing.slice(x, begin, [each if a == axis else -1 for a in range(x.ndim)]) for begin in begins]
 
 
 def transposed(
@@ -403,7 +403,7 @@ def _bias_add_grad(inputs: Any, outputs: Any, cotangents: Any, *, axis: int) -> 
 @op(
     "bias_add", grad=_bias_add_grad, batch_inputs=(0,), autocast="between", zeros="all", int8=CHANNELWISE,
     adds_up=lambda attrs, shapes: attrs["axis"] != 0,
-    channels_last=lambda attrs, rank: {"axis": rank - 1} if attrs["axis"] == 1 else None, lstm="sum",
+    channels_last=with_moved_axis, lstm="sum",
 )  # fmt: skip
 def _bias_add(x: Array, bias: Array, *, axis: int) -> Array:
     return lax.add(x, lax.broadcast_in_dim(bias, x.shape, (axis,)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .._base.jax import jnp, lax
@@ -12,7 +12,7 @@ from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ..graph.op import AttentionStep
 from ._arrays import Array, broadcast_to, full, in_float32, label, like, select, softplus_of, where_else_zero, widen
-from ._emit import as_is, emit, emit_many, fail, moved_axis, op, want
+from ._emit import as_is, emit, emit_many, fail, op, want, with_moved_axis
 from .loss import log_softmax_of
 
 # --- activations
@@ -223,16 +223,12 @@ def _softmax_backward(y: Array, dy: Array, axis: int) -> Array:
     return lax.convert_element_type(lax.mul(wide, lax.sub(wide_dy, mean)), y.dtype)
 
 
-def _axis_channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
-    return {**attrs, "axis": moved_axis(attrs["axis"], rank)}
-
-
 @op(
     "softmax",
     grad=lambda inputs, outputs, cotangents, *, axis: (_softmax_backward(outputs[0], cotangents[0], axis),),
     autocast="between",
     attention=lambda attrs: AttentionStep("weights", axis=attrs["axis"]),
-    channels_last=_axis_channels_last,
+    channels_last=with_moved_axis,
 )
 def _softmax(x: Array, *, axis: int) -> Array:
     return lax.convert_element_type(softmax_of(widen(x), axis), x.dtype)
@@ -250,7 +246,7 @@ def _logsoftmax_grad(inputs: Any, outputs: Any, cotangents: Any, *, axis: int) -
     return (lax.convert_element_type(lax.sub(dy, lax.mul(lax.exp(y), total)), inputs[0].dtype),)
 
 
-@op("logsoftmax", grad=_logsoftmax_grad, channels_last=_axis_channels_last)
+@op("logsoftmax", grad=_logsoftmax_grad, channels_last=with_moved_axis)
 def _logsoftmax(x: Array, *, axis: int) -> Array:
     return lax.convert_element_type(log_softmax_of(widen(x), axis), x.dtype)
 

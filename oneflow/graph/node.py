@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
-from .._base import dist
+from .._base import check, dist
 from .._base.dist import Distribute, Placement
 from .._base.dtype import dtype
 from .._base.generation import Generation
@@ -300,7 +300,7 @@ class Blob:
 
     def with_boxing_disabled(self, val: bool = True) -> Blob:
         """A handle of the same value. From OneFlow 0.1 and 0.2, where ops then read it in its layout; here XLA chooses."""
-        return self.copy(disable_boxing=bool(val))
+        return self.copy(disable_boxing=check.checked("with_boxing_disabled", "val", check.flag(val)))
 
     def Clone(self) -> Blob:
         """A handle of the same value. From OneFlow 0.1 and 0.2."""

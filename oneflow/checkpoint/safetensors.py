@@ -44,22 +44,24 @@ def is_one(path: Path) -> bool:
 
 def _begins_as_one(path: str) -> bool:
     """Whether a file begins with the size of a header and with one of JSON."""
-    try:
-        with open_regular(path) as file:
-            size, first = int.from_bytes(file.read(8), "little"), file.read(1)
-            return first == b"{" and size <= os.fstat(file.fileno()).st_size - 8
-    except OSError:
-        return False
+    length, size = _sizes(path)
+    return 0 <= size <= length - 8
 
 
 def _may_be_replaced(path: str) -> bool:
     """Whether a file holds nothing but arrays, whole or cut off."""
+    length, size = _sizes(path)
+    return length == 0 or 0 <= size <= _MOST_OF_HEADER
+
+
+def _sizes(path: str) -> tuple[int, int]:
+    """The bytes of a file, and of the header of JSON that it begins with. -1 where there is none, or it cannot be read."""
     try:
         with open_regular(path) as file:
-            start = file.read(9)
+            size, first = int.from_bytes(file.read(8), "little"), file.read(1)
+            return os.fstat(file.fileno()).st_size, size if first == b"{" else -1
     except OSError:
-        return False
-    return not start or (start[8:] == b"{" and int.from_bytes(start[:8], "little") <= _MOST_OF_HEADER)
+        return -1, -1
 
 
 def write(path: Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any], *, replace: bool = True) -> None:

@@ -218,6 +218,8 @@ def _results(call: str, spec: list[int]) -> int:
         return 1 + spec[-1]
     if call == "layer_norm_grad":
         return 1 + (spec[3] or spec[4])
+    if call == "group_norm_grad":
+        return 1 + spec[5]
     if call.startswith("lstm_layer"):
         return 1 + 2 * spec[7] if call.endswith("grad") else 2 + 3 * spec[-1]
     return _RESULTS.get(call, 1)
@@ -239,6 +241,9 @@ def _dtypes(call: str, spec: list[int]) -> list[str]:
         return [_TYPES[spec[0]], *wide] if call == "cross_entropy" else [_TYPES[spec[0]], *wide, _TYPES[spec[0]]]
     if call.startswith("layer_norm"):
         narrow = {0, 1 + spec[3] + spec[4]} if call == "layer_norm" else {0, 2 + spec[3], 3 + spec[3]}  # x, y and their gradients
+        return [_TYPES[spec[0] if i in narrow else 0] for i in range(len(_SIZES[call](spec)))]
+    if call.startswith("group_norm"):
+        narrow = {0, 1 + 2 * spec[5]} if call == "group_norm" else {0, 2 + spec[5], 3 + spec[5]}
         return [_TYPES[spec[0] if i in narrow else 0] for i in range(len(_SIZES[call](spec)))]
     if call == "largest":
         return [_TYPES[spec[0]], "float32"]  # places are int32, of the same size
@@ -351,6 +356,24 @@ def _layer_norm(random: np.random.Generator) -> list[int]:
         span = int(random.choice([2, 7, 8, 31, 32, random.integers(2, 200)]))
         rows, width, parameters = images * groups, fan * span, groups * fan
     return [int(random.integers(0, 2)), rows, width, *flags, _EPSILON, parameters, span]
+
+
+def _group_norm(random: np.random.Generator) -> list[int]:
+    """See ``GroupNormSpec`` in native/src/group_norm.cc."""
+    samples, pixels = int(random.integers(1, 12)), int(random.choice([1, 2, 31, 32, 33, random.integers(1, 200)]))
+    groups, size = int(random.integers(1, 9)), int(random.choice([1, 2, 7, 8, 16, random.integers(1, 40)]))
+    return [int(random.integers(0, 2)), samples, pixels, groups * size, groups, int(random.integers(0, 2)), _EPSILON]
+
+
+def _group_norm_sizes(spec: list[int]) -> list[int]:
+    _, samples, pixels, channels, _, is_affine, _ = spec
+    array = samples * pixels * channels
+    return [array, *[channels] * (2 * is_affine), array, samples * 2 * (-(-channels // 16) * 16)]
+
+
+def _group_norm_grad_sizes(spec: list[int]) -> list[int]:
+    array, *vectors, _, statistics = _group_norm_sizes(spec)
+    return [array, statistics, *vectors[:1], array, array, *[2 * vector for vector in vectors[:1]]]
 
 
 def _layer_norm_sizes(spec: list[int]) -> list[int]:
@@ -592,7 +615,8 @@ _MAKE = {
     "attention_grad": _attention, "update": _update,
     "summed_update": _summed_update, "exchange": _exchange, "batch_norm": _batch_norm, "batch_norm_grad": _batch_norm_grad,
     "cross_entropy": _cross_entropy, "cross_entropy_grad": _cross_entropy, "max_pool": _max_pool, "max_pool_grad": _max_pool,
-    "layer_norm": _layer_norm, "layer_norm_grad": _layer_norm, "largest": _largest,
+    "layer_norm": _layer_norm, "layer_norm_grad": _layer_norm, "group_norm": _group_norm, "group_norm_grad": _group_norm,
+    "largest": _largest,
     "lstm_cell": _lstm_cell, "lstm_cell_grad": _lstm_cell, "lstm_layer": _lstm_layer, "lstm_layer_grad": _lstm_layer,
 }  # fmt: skip
 _SIZES = {
@@ -600,13 +624,22 @@ _SIZES = {
     "attention": _attention_sizes, "attention_grad": _attention_grad_sizes, "cross_entropy": _cross_entropy_sizes,
     "cross_entropy_grad": lambda spec: [math.prod(spec[1:3]), spec[1], 2 * spec[1], spec[1], math.prod(spec[1:3])],
     "layer_norm": _layer_norm_sizes, "layer_norm_grad": _layer_norm_grad_sizes,
+    "group_norm": _group_norm_sizes, "group_norm_grad": _group_norm_grad_sizes,
     "lstm_cell": lambda spec: _lstm_cell_sizes(spec, "gbssg"), "lstm_cell_grad": lambda spec: _lstm_cell_sizes(spec, "gbsssgb"),
     "lstm_layer": lambda spec: _lstm_layer_sizes(spec, "GvbbwSsKkk"),
     "lstm_layer_grad": lambda spec: _lstm_layer_sizes(spec, "GSbwSsGbb"),
     "largest": lambda spec: [spec[1] * spec[2], spec[1] * spec[3]],
     "max_pool": _max_pool_sizes, "max_pool_grad": lambda spec: _max_pool_sizes(spec)[::-1],
 }  # fmt: skip
-_RESULTS = {"attention": 2, "attention_grad": 3, "cross_entropy": 2, "max_pool": 2, "layer_norm": 2, "lstm_cell": 3}
+_RESULTS = {
+    "attention": 2,
+    "attention_grad": 3,
+    "cross_entropy": 2,
+    "max_pool": 2,
+    "layer_norm": 2,
+    "group_norm": 2,
+    "lstm_cell": 3,
+}
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 // Batch normalization of training steps, and what follows it: per channel the mean and the biased variance, then
 //   y = (x - mean) * gamma / sqrt(variance + epsilon) + beta + residual, rectified
-// in two passes over x, where XLA makes five; and its gradients in two passes more. Channels last: arrays are matrices of rows and
-// channels. Statistics and sums are float32. The specs are written by oneflow/compiler/batch_norm_kernels.py.
+// in two passes over x, where XLA makes five; and its gradients in two passes more. Channels last: arrays are matrices of rows
+// and channels. Statistics and sums are float32. The specs are written by oneflow/compiler/batch_norm_kernels.py.
 //
 //   batch_norm       x, [gamma], [beta], moving mean, moving variance, [residual]
 //                    -> y, new moving mean, new moving variance, statistics (mean, then 1 / sqrt(variance + epsilon))
 //   batch_norm_grad  x, [gamma], [beta], statistics, [y], one or two gradients to y, which are added
 //                    -> gradient to x, [gradient to the residual], gradients to gamma, then to beta
 //
-// Where several devices have the rows, each pass is a call, and what the first one of each device finds is sent to all (exchange.cc,
-// or XLA's collectives between processes):
+// Where several devices have the rows, each pass is a call, and what the first one of each device finds is sent to all
+// (exchange.cc, or XLA's collectives between processes):
 //
 //   batch_norm       x -> mean and variance of this device's rows
 //                    x, those of all devices, [gamma], ... as above
@@ -21,17 +21,13 @@
 #include <algorithm>
 #include <limits>
 
+#include "channels.h"
 #include "operation.h"
 #include "vectors.h"
 
 namespace native {
 
 namespace {
-
-constexpr int64_t kBlock = 32;  // rows, whose sums are added up before they are added to those of the rows before
-constexpr int kMaxVectors = 4;  // of channels, at a time
-
-int64_t padded(int64_t channels) { return (channels + 15) / 16 * 16; }  // whole vectors of any kernel
 
 enum class Passes { kBoth = 0, kFirst = 1, kSecond = 2 };
 
@@ -83,12 +79,6 @@ struct BackwardSpec : NormSpec {
   bool has_y;     // it says where the result was positive; otherwise x does, and there was no residual
   bool keeps;     // the gradient to the sum before the ReLU is a result, that to the residual
   int gradients;  // to y
-};
-
-// A part of the rows with its sums: `vectors` are three padded ones, shift, sums, squares.
-struct Part {
-  int64_t rows;
-  const float* vectors;
 };
 
 struct ForwardVectors {
@@ -204,7 +194,8 @@ class BatchNorm final : public NormBase<ForwardSpec, 3, 3> {
     at.mean = take(scratch), at.slope = take(scratch), at.shift = take(scratch);
     kernels_.finish_statistics(s_, found.data(), count, width_, at);
     const auto normalize = kernels_.normalize(s_);
-    thread_pool::parallel_for(s_.rows, threads_, [&](int64_t begin, int64_t end) { normalize(s_, begin, end, x, residual, y, at); });
+    thread_pool::parallel_for(s_.rows, threads_,
+                              [&](int64_t begin, int64_t end) { normalize(s_, begin, end, x, residual, y, at); });
   }
 
  private:
@@ -249,9 +240,9 @@ class BatchNormGrad final : public NormBase<BackwardSpec, 2, 5> {
     for (float** each : {&at.mean, &at.slope, &at.shift, &at.share, &at.tilt}) *each = take(scratch);
     kernels_.load_vectors(s_, at);
     const auto pass = kernels_.differentiate(s_);
-    const auto found = others ? part_of(others, scratch) : parts(scratch, [&](int64_t begin, int64_t end, float* vectors) {
-      pass(s_, begin, end, arrays, at, vectors);
-    });
+    const auto found =
+        others ? part_of(others, scratch)
+               : parts(scratch, [&](int64_t begin, int64_t end, float* vectors) { pass(s_, begin, end, arrays, at, vectors); });
     const auto count = static_cast<int>(found.size());
     if (s_.passes == Passes::kFirst) return kernels_.store_sums(s_, found.data(), count, width_, at.results);
     kernels_.finish_gradients(s_, found.data(), count, width_, at);

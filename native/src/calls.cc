@@ -250,6 +250,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_max_pool, several<make_max_pool>, SEVERAL)
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_max_pool_grad, several<make_max_pool_grad>, SEVERAL);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_layer_norm, several<make_layer_norm>, SEVERAL);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_layer_norm_grad, several<make_layer_norm_grad>, SEVERAL);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_group_norm, several<make_group_norm>, SEVERAL);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_group_norm_grad, several<make_group_norm_grad>, SEVERAL);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_lstm_cell, several<make_lstm_cell>, SEVERAL);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_lstm_cell_grad, several<make_lstm_cell_grad>, SEVERAL);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_lstm_layer, several<make_lstm_layer>, SEVERAL);
@@ -295,6 +297,8 @@ constexpr Call kCalls[] = {{"conv", make_conv, execute<make_conv>},
                            {"max_pool_grad", make_max_pool_grad, execute<make_max_pool_grad>},
                            {"layer_norm", make_layer_norm, execute<make_layer_norm>},
                            {"layer_norm_grad", make_layer_norm_grad, execute<make_layer_norm_grad>},
+                           {"group_norm", make_group_norm, execute<make_group_norm>},
+                           {"group_norm_grad", make_group_norm_grad, execute<make_group_norm_grad>},
                            {"lstm_cell", make_lstm_cell, execute<make_lstm_cell>},
                            {"lstm_cell_grad", make_lstm_cell_grad, execute<make_lstm_cell_grad>},
                            {"lstm_layer", make_lstm_layer, execute<make_lstm_layer>},

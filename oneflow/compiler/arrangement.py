@@ -210,7 +210,7 @@ def arranged(
     native = None if without_native else channels_last.arrange(nodes, {*keep, *vmapped}, roots, path, precision)
     if native is not None:
         steps, longer, copies = native
-        transposes = sum(isinstance(step, LayoutTranspose) for step in steps)
+        transposes = sum(isinstance(step, LayoutTranspose) and step.inward is not None for step in steps)
         changed = f"{len(copies)} nodes channels last, {transposes} transposes"
         return Arrangement(tuple(steps), longer, _with_copies(precision, copies), keep, changed, turned=tuple(copies.values()))
     if devices > 1:

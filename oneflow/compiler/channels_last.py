@@ -30,27 +30,28 @@ _OP_TRANSPOSED = OpDef("transposed", lambda *a, **k: None)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayoutTranspose:
-    """The transpose of a value to channels last (``inward``) or back to channels first."""
+    """The transpose of a value to channels last (``inward``) or back to channels first. None: both have one order of axes."""
 
     source: Blob
     target: Blob
-    inward: bool
+    inward: bool | None
 
     def run(self, values: Values, path: Collection[Node]) -> list[Propagate]:
         """Runs the forward pass and returns the backward pass."""
         with jax.named_scope(self.source.op_name):
-            values.set_blob(self.target, self._turned(values.get_blob(self.source), self.inward))
+            values.set_blob(self.target, self._turned(values.get_blob(self.source), back=False))
         return [self._propagate] if self.source.node in path else []
 
     def _propagate(self, backward: Backward) -> None:
         cotangent = backward.get(self.target)
         if cotangent is not None:
             with jax.named_scope(BACKWARD_SCOPE), jax.named_scope(self.source.op_name):
-                backward.add(self.source, self._turned(cotangent, not self.inward))
+                backward.add(self.source, self._turned(cotangent, back=True))
 
-    def _turned(self, array: Any, inward: bool) -> Any:
-        if self.source.ndim != self.target.ndim or self.source.shape == self.target.shape and self.source.ndim < 3:
+    def _turned(self, array: Any, back: bool) -> Any:
+        if self.inward is None:
             return array
+        inward = self.inward is not back
         is_sharded = self.source.node.scope.placement.parallel_num > 1
         return _turned_where_it_is(array.ndim, inward)(array) if is_sharded else _turned(array, inward)
 
@@ -71,14 +72,18 @@ def arrange(
     chosen = _chosen(order, keep, precision)
     if not chosen:
         return None
-    read = [*used_outside, *(b for n in order for i, b in enumerate(n.inputs) if i not in chosen.get(n, ()))]
+    entered, left = _users_transposes(order, keep, chosen, precision)
+    read = [*used_outside, *(b for n in order if n not in left for i, b in enumerate(n.inputs) if i not in chosen.get(n, ()))]
     needed = {(blob.node, blob.index) for blob in read}
     copies: dict[Node, Node] = {}
-    entered: dict[tuple[Node, int], Blob] = {}
     items: list[Node | LayoutTranspose] = []
     longer = set(path)
     for node in order:
         positions = chosen.get(node)
+        if node in left:
+            (blob,) = node.inputs
+            items.append(LayoutTranspose(copies[blob.node].outputs[blob.index], node.outputs[0], None))
+            continue
         if positions is None:
             items.append(node)
             continue
@@ -104,8 +109,38 @@ def arrange(
             longer.add(made)
         for inner, blob in zip(made.outputs, node.outputs, strict=True):
             if (node, blob.index) in needed:
-                items.append(LayoutTranspose(inner, blob, False))
+                items.append(LayoutTranspose(inner, blob, False if _is_turned(blob, node) else None))
     return items, longer, copies
+
+
+def _users_transposes(
+    order: Sequence[Node], keep: Collection[Node], chosen: Mapping[Node, Any], precision: Mapping[Node, dtype]
+) -> tuple[dict[tuple[Node, int], Blob], set[Node]]:
+    """The job's own transposes between the layouts.
+
+    Returns: Blobs that hold others, the keys, channels last; and the nodes whose output is what a copy computes.
+    """
+    held: dict[tuple[Node, int], Blob] = {}
+    left: set[Node] = set()
+    for node in order:
+        step = node.op.attention(node.attrs) if node.op.attention is not None else None
+        if step is None or step.kind != "axes" or node in keep or node in chosen or len(step.perm) < 3:
+            continue
+        (blob,) = node.inputs
+        axes = tuple(range(len(step.perm)))
+        same = precision.get(node) is precision.get(blob.node)
+        if any(isinstance(b.distribute, tuple) or b.is_dynamic for b in (blob, node.outputs[0])):
+            continue
+        if step.perm == moved_entries(axes) and blob.node in chosen and _is_turned(blob, blob.node) and same:
+            left.add(node)
+        if moved_entries(step.perm) == axes and blob.node not in keep and same:
+            held[(node, 0)] = blob
+    return held, left
+
+
+def _is_turned(blob: Blob, node: Node) -> bool:
+    """Whether a copy of the node has this output of it channels last."""
+    return blob.ndim == max(o.ndim for o in node.outputs) > 2
 
 
 def _chosen(order: Sequence[Node], keep: Collection[Node], precision: Mapping[Node, dtype]) -> dict[Node, tuple[int, ...]]:
@@ -118,7 +153,7 @@ def _chosen(order: Sequence[Node], keep: Collection[Node], precision: Mapping[No
         if any(isinstance(b.distribute, tuple) for b in (*node.inputs, *node.outputs)):  # one layout per axis of the placement
             continue
         positions = _positions(node)
-        begins = is_native(node, precision.get(node))
+        begins = is_native(node, precision.get(node)) and not (node.op.native and node.op.native.any_layout)
         if positions and (begins or _goes_on(node, positions, chosen)) and _attrs(node) is not None:
             chosen[node] = positions
             any_native |= begins
@@ -150,8 +185,7 @@ def _positions(node: Node) -> tuple[int, ...]:
 
 def with_channels_last(node: Node, inputs: tuple[Blob, ...], attrs: Any) -> Node:
     """A copy for channels-last arrays: in the outputs of the highest rank axis 1 is moved to the end."""
-    rank = max(o.ndim for o in node.outputs)
-    return node.copy(inputs=inputs, attrs=attrs, outputs=[_moved(o) if o.ndim == rank > 2 else o for o in node.outputs])
+    return node.copy(inputs=inputs, attrs=attrs, outputs=[_moved(o) if _is_turned(o, node) else o for o in node.outputs])
 
 
 def _moved(blob: Blob) -> Blob:

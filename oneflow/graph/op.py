@@ -29,6 +29,7 @@ class Native:
       follows: in mixed precision it reads its float32 inputs in bfloat16 where they come from an op that computes in bfloat16.
       narrowed_inputs: ``narrowed_inputs(attrs)`` says how many of the inputs, from the first on, are read in bfloat16 then; None
         for all.
+      any_layout: it takes arrays with the channels at axis 1 as well as with channels last, so that none is transposed for it.
     """
 
     lower: Callable[..., Any]
@@ -38,6 +39,7 @@ class Native:
     narrows: bool = True
     follows: bool = False
     narrowed_inputs: Callable[[Mapping[str, Any]], int] | None = None
+    any_layout: bool = False
 
 
 @dataclass(frozen=True, slots=True)

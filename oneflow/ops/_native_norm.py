@@ -52,23 +52,64 @@ class Norm:
         return [_native.dtype_code(dtype), self.rows, self.width, *flags, _native.float_bits(self.epsilon), *sizes]
 
 
+@dataclass(frozen=True)
+class GroupNorm:
+    """What a call computes of channels-last arrays: each sample's groups of channels normalized.
+
+    They are multiplied by gamma, and beta is added, if ``affine``.
+
+    Attributes:
+      pixels: of a sample.
+      epsilon: is added to the variances.
+    """
+
+    samples: int
+    pixels: int
+    channels: int
+    groups: int
+    affine: bool
+    epsilon: float
+
+    @property
+    def width(self) -> int:
+        """The length of a vector of statistics, which is whole vectors of any kernel."""
+        return -(-self.channels // 16) * 16
+
+    def spec(self, dtype: Any) -> list[int]:
+        """The vector that describes a call to the native part."""
+        sizes = self.samples, self.pixels, self.channels, self.groups
+        return [_native.dtype_code(dtype), *sizes, int(self.affine), _native.float_bits(self.epsilon)]
+
+
 def layer(shape: Sequence[int], *, begin: int, epsilon: float, scale: bool, center: bool) -> Norm:
     """Of an array of this shape, with the attributes of ``layer_norm``."""
     width = math.prod(shape[begin:])
     return Norm(math.prod(shape[:begin]), width, epsilon, scale, center, width, 1)
 
 
-def groups(shape: Sequence[int], parameters: int, *, epsilon: float, groups: int | None) -> Norm:
+def groups(
+    shape: Sequence[int], parameters: int, *, epsilon: float, groups: int | None, channels_last: bool = False
+) -> Norm | GroupNorm:
     """Of an array of this shape, with so many of gamma and beta, and the attributes of ``instance_norm``."""
+    affine = parameters > 0
+    if channels_last:
+        count, *pixels, channels = shape
+        return GroupNorm(count, math.prod(pixels), channels, groups or channels, affine, epsilon)
     count, channels, *pixels = shape
-    rows, affine = count * (channels if groups is None else groups), parameters > 0
+    rows = count * (channels if groups is None else groups)
     width = math.prod(shape) // max(1, rows)
     return Norm(rows, width, epsilon, affine, affine, channels if affine else width, math.prod(pixels) if affine else 1)
 
 
 @lru_cache(maxsize=1024)
-def _refusal(norm: Norm, dtype: str) -> str | None:
+def _refusal(norm: Norm | GroupNorm, dtype: str) -> str | None:
     """Why the native part does not compute it; None where it does."""
+    if isinstance(norm, GroupNorm):
+        sizes = norm.samples, norm.pixels, norm.channels
+        reason = _native.array_refusal(dtype, sizes)
+        if reason is None and (math.prod(sizes) < _MIN_ELEMENTS or norm.channels < _MIN_WIDTH):
+            return "too small to gain by it"
+        return reason or _native.kernel_refusal("group_norm", norm.spec(np.dtype(dtype)))
     reason = _native.array_refusal(dtype, (norm.rows, norm.width))
     if reason is None and (norm.rows * norm.width < _MIN_ELEMENTS or norm.width < _MIN_WIDTH):
         return "too small to gain by it"
@@ -132,6 +173,57 @@ def differentiable(norm: Norm, samples: int, sharded: bool = False) -> Callable[
     return normalized
 
 
+@lru_cache(maxsize=1024)
+def differentiable_groups(norm: GroupNorm, sharded: bool = False) -> Callable[..., Array]:
+    """The function of x (samples, pixels, channels), gamma and beta, float32 (channels,), where there are such.
+
+    ``sharded``: it may be, over several devices, its samples unevenly, too.
+    """
+    sizes = {"b": norm.samples, "p": norm.pixels, "c": norm.channels, "w": norm.width, "s": 2}
+    parameters = ["c", "c"] * norm.affine
+
+    def of(pieces: Mapping[str, int], dtype: Any) -> list[int]:
+        return replace(norm, samples=pieces["b"]).spec(dtype)
+
+    def result(pieces: Mapping[str, int]) -> Callable[..., Any]:
+        def compute(x: Array, *parameters: Array) -> Any:
+            results = [(x.shape, x.dtype), ((x.shape[0], 2, norm.width), np.float32)]
+            return _native.call_several("group_norm", of(pieces, x.dtype), results, x, *parameters)
+
+        return compute
+
+    def gradients(pieces: Mapping[str, int]) -> Callable[..., Any]:
+        def compute(x: Array, *others: Array) -> Any:
+            results = [(x.shape, x.dtype), *([((2, norm.channels), np.float32)] if norm.affine else [])]
+            found = _native.call_several("group_norm_grad", of(pieces, x.dtype), results, x, *others, aliases={len(others): 0})
+            return found if norm.affine else found[0]
+
+        return compute
+
+    x, both = "b p c", "b s w"
+    run = _native.split_over_devices(result, sizes, [x, *parameters], [x, both], "b", sharded)
+    run_back = _native.split_over_devices(
+        gradients, sizes, [x, both, *parameters[:1], x], [x, "s c"] if norm.affine else [x], "b", sharded
+    )
+
+    @jax.custom_vjp
+    def normalized(x: Array, *parameters: Array) -> Array:
+        return run(x, *parameters)[0]
+
+    def forward(x: Array, *parameters: Array) -> tuple[Array, Any]:
+        y, statistics = run(x, *parameters)
+        return y, (x, statistics, *parameters[:1])
+
+    def backward(saved: tuple[Array, ...], dy: Array) -> tuple[Array, ...]:
+        if not norm.affine:
+            return (run_back(*saved, dy),)
+        dx, (gamma, beta) = run_back(*saved, dy)
+        return dx, gamma, beta
+
+    normalized.defvjp(forward, backward)
+    return normalized
+
+
 # --- the lowerings of ops
 
 
@@ -150,7 +242,11 @@ def lower_layer(x: Array, *parameters: Array, sharded: bool = False, **attrs: An
 
 def lower_groups(x: Array, *parameters: Array, sharded: bool = False, **attrs: Any) -> Array:
     """``instance_norm``."""
-    return _lower(groups(x.shape, len(parameters), **attrs), x, parameters, sharded)
+    norm = groups(x.shape, len(parameters), **attrs)
+    if isinstance(norm, Norm):
+        return _lower(norm, x, parameters, sharded)
+    vectors = [p.astype(np.float32).reshape(norm.channels) for p in parameters]
+    return differentiable_groups(norm, sharded)(x.reshape(norm.samples, norm.pixels, norm.channels), *vectors).reshape(x.shape)
 
 
 def _unsupported_layer(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
@@ -166,8 +262,9 @@ def _unsupported_groups(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str 
     return _refusal(groups(x.shape, len(parameters), **attrs), np.dtype(x.dtype).name)
 
 
-def _describe(norm: Norm, x: Any) -> str:
-    return f"normalization in {_native.part().library.describe('layer_norm', norm.spec(x.dtype))}"
+def _describe(norm: Norm | GroupNorm, x: Any) -> str:
+    call = "layer_norm" if isinstance(norm, Norm) else "group_norm"
+    return f"normalization in {_native.part().library.describe(call, norm.spec(x.dtype))}"
 
 
 LAYER = Native(
@@ -177,4 +274,5 @@ GROUPS = Native(
     lower_groups, _unsupported_groups,
     lambda arrays, attrs: _describe(groups(arrays[0].shape, len(arrays) - 1, **attrs), arrays[0]),
     narrows=False,
+    any_layout=True,
 )  # fmt: skip

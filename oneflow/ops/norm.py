@@ -327,18 +327,24 @@ def layer_norm_param_grad(
 # --- instance and group normalization
 
 
-@op("instance_norm", native=GROUPS)
-def _instance_norm(x: Array, *parameters: Array, epsilon: float, groups: int | None) -> Array:
-    wide = widen(x)
-    wide = lax.reshape(
-        wide, (x.shape[0], x.shape[1] if groups is None else groups, math.prod(x.shape[1:]) // max(1, groups or x.shape[1]))
-    )
-    mean, variance = mean_and_variance(wide, (2,))
+@op("instance_norm", batch_inputs=(0,), native=GROUPS, channels_last=lambda attrs, rank: {**attrs, "channels_last": True})
+def _instance_norm(x: Array, *parameters: Array, epsilon: float, groups: int | None, channels_last: bool = False) -> Array:
+    """``channels_last``: of x; gamma and beta are (1, channels, 1) in either case."""
+    channels = x.shape[-1 if channels_last else 1]
+    pixels, groups = math.prod(x.shape[1:-1] if channels_last else x.shape[2:]), channels if groups is None else groups
+    size = channels // max(1, groups)
+    wide = lax.reshape(widen(x), (x.shape[0], *((pixels, groups, size) if channels_last else (groups, size * pixels))))
+    mean, variance = mean_and_variance(wide, (1, 3) if channels_last else (2,))
     inverse = lax.rsqrt(lax.add(variance, full(epsilon, variance)))
     y = lax.mul(lax.sub(wide, broadcast_to(mean, wide.shape)), broadcast_to(inverse, wide.shape))
-    affine, by_channel = bool(parameters), (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
+    affine, by_channel = bool(parameters), (x.shape[0], *((pixels, channels) if channels_last else (channels, pixels)))
     y = lax.reshape(y, by_channel)
-    y = _scale_and_shift(y, parameters, affine, affine, lambda p: broadcast_to(lax.convert_element_type(p, y.dtype), by_channel))
+
+    def spread(parameter: Array) -> Array:
+        vector = lax.reshape(lax.convert_element_type(parameter, y.dtype), (channels,))
+        return lax.broadcast_in_dim(vector, by_channel, (2 if channels_last else 1,))
+
+    y = _scale_and_shift(y, parameters, affine, affine, spread)
     return lax.convert_element_type(lax.reshape(y, x.shape), x.dtype)
 
 

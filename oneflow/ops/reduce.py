@@ -87,8 +87,11 @@ def _prod_grad(inputs: Any, outputs: Any, cotangents: Any, *, axes: tuple[int, .
 
 
 def _channels_last(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any] | None:
-    if not attrs["keepdims"] and {0, 1} & {*attrs["axes"]}:
-        return None  # the result has no axis of the batch, or none of channels
+    left = {*range(rank)} - {*attrs["axes"]}
+    is_image = {0, 1} <= left
+    in_order = len(left) < 3 and not (1 in left and left - {0, 1})  # a vector or matrix: it is not channels last
+    if not attrs["keepdims"] and not is_image and not in_order:
+        return None
     return {**attrs, "axes": tuple(sorted(moved_axis(axis, rank) for axis in attrs["axes"]))}
 
 

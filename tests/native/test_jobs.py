@@ -98,6 +98,46 @@ def test_images_that_are_joined_padded_cut_and_pooled_stay_in_the_layout(native_
     assert len(images) <= 1, images  # the input
 
 
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_jobs_own_transposes_to_and_from_channels_last_cost_nothing(mixed: bool, native_part: Any) -> None:
+    """Between a convolution and products along the channels; gradients, too, and a transposed array that is a result."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 3, 9, 8), np.float32)
+
+    def run(native: bool) -> tuple[list[np.ndarray], dict[str, np.ndarray], list[str]]:
+        flow.clear_default_session()
+        flow.manual_seed(3)
+        flow.config.enable_native_cpu(native)
+        config = flow.FunctionConfig()
+        config.enable_auto_mixed_precision(mixed)
+
+        @flow.global_function("train", config)
+        def train(x: tp.Numpy.Placeholder((2, 3, 9, 8))) -> tuple[tp.Numpy, tp.Numpy, tp.Numpy]:
+            x = flow.layers.conv2d(x, 16, 3, padding="SAME", name="a")
+            y = flow.transpose(flow.nn.relu(x), [0, 2, 3, 1])
+            z = flow.layers.dense(flow.layers.layer_norm(y, begin_norm_axis=3, name="n"), 16, name="d")
+            x = flow.layers.conv2d(x + flow.transpose(z, [0, 3, 1, 2]), 16, 3, padding="SAME", name="b")
+            x = flow.layers.conv2d(flow.transpose(flow.transpose(x, [0, 2, 3, 1]), [0, 3, 1, 2]), 4, 1, name="c")
+            loss = flow.math.reduce_mean(flow.math.square(x))
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+            return loss, y, flow.math.reduce_sum(flow.transpose(flow.nn.relu(x), [0, 2, 3, 1]), [1, 2])
+
+        results = [value for _ in range(2) for value in train(x)]
+        variables = {name: value.numpy() for name, value in flow.get_all_variables().items()}
+        images = transposed_images(train.executables[-1][1].hlo())
+        return results, variables, [line for line in images if "ffi_call" not in line]  # a convolution may need one inside
+
+    results, variables, images = run(True)
+    plain, theirs, _ = run(False)
+    tolerance = 0.05 if mixed else 1e-4
+    for got, want in zip(results, plain, strict=True):
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+    for name, value in variables.items():
+        np.testing.assert_allclose(value, theirs[name], rtol=tolerance, atol=tolerance, err_msg=name)
+    if not mixed:
+        assert len(images) <= 1, "\n".join(images)  # the input
+
+
 def test_the_table_of_a_job_says_what_computes_a_convolution(native_part: Any) -> None:
     @flow.global_function(type="predict")
     def job(

@@ -90,11 +90,42 @@ def test_channels_are_normalized_as_by_numpy(
     images: int, groups: int | None, channels: int, pixels: tuple[int, ...], affine: bool, dtype: str, threads: int, seed: int,
     parallel: Any, bfloat16_kernels: str,
 ) -> None:  # fmt: skip
+    check_groups(images, groups, channels, pixels, affine, dtype, threads, seed, parallel)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    images=st.integers(1, 9),
+    groups=st.sampled_from([None, 1, 2, 3]),
+    channels=st.sampled_from([6, 12, 18, 48, 66, 132]),
+    pixels=st.sampled_from([(1,), (2,), (7,), (3, 3), (8, 4), (5, 13), (2, 3, 4), (40, 30)]),
+    affine=st.booleans(),
+    dtype=st.sampled_from(["float32", "bfloat16"]),
+    threads=st.integers(1, 3),
+    seed=st.integers(0, 1000),
+)
+def test_channels_on_the_last_axis_are_normalized_as_by_numpy(
+    images: int, groups: int | None, channels: int, pixels: tuple[int, ...], affine: bool, dtype: str, threads: int, seed: int,
+    parallel: Any, bfloat16_kernels: str,
+) -> None:  # fmt: skip
+    check_groups(images, groups, channels, pixels, affine, dtype, threads, seed, parallel, channels_last=True)
+
+
+def check_groups(
+    images: int, groups: int | None, channels: int, pixels: tuple[int, ...], affine: bool, dtype: str, threads: int, seed: int,
+    parallel: Any, **layout: bool,
+) -> None:  # fmt: skip
     rng = np.random.default_rng(seed)
     x, dy = (jnp.asarray(rng.normal(1, 1, (images, channels, *pixels)), dtype) for _ in range(2))
     gamma, beta = (rng.normal(1, 1, (1, channels, 1)).astype(np.float32) for _ in range(2))
+
+    def run(x: Any, *parameters: Any) -> Any:
+        if not layout:
+            return lower_groups(x, *parameters, epsilon=1e-3, groups=groups)
+        return jnp.moveaxis(lower_groups(jnp.moveaxis(x, 1, -1), *parameters, epsilon=1e-3, groups=groups, **layout), -1, 1)
+
     with parallel(threads):
-        y, pullback = jax.vjp(lambda *v: lower_groups(*v, epsilon=1e-3, groups=groups), x, *([gamma, beta] if affine else []))
+        y, pullback = jax.vjp(run, x, *([gamma, beta] if affine else []))
         gradients = pullback(dy)
     size = math.prod(pixels)
     in_rows = (images, groups or channels, channels // (groups or channels) * size)
@@ -143,11 +174,41 @@ def test_sums_of_long_rows_do_not_drift() -> None:
         np.testing.assert_allclose(pullback(jnp.asarray(dy))[0], expected[1], atol=5e-6)
 
 
+@pytest.mark.parametrize("lower", [lower_groups, ops_norm._instance_norm.define], ids=["native", "XLA"])
+@pytest.mark.parametrize("special", [np.nan, np.inf, 3e38])
+def test_a_group_that_is_not_finite_does_not_reach_others(special: float, lower: Any) -> None:
+    x = np.random.default_rng(0).normal(0, 1, (4, 10, 10, 24)).astype(np.float32)
+    attrs = {"epsilon": 1e-5, "groups": 3, "channels_last": True}
+    expected, pull = jax.vjp(lambda x: lower(x, **attrs), jnp.asarray(x))
+    gradient = pull(jnp.ones_like(expected) * x)[0]
+    x[2, 3, 4, 9] = special  # of the second group
+    y, pullback = jax.vjp(lambda x: lower(x, **attrs), jnp.asarray(x))
+    others = np.ones(x.shape, bool)
+    others[2, :, :, 8:16] = False
+    np.testing.assert_array_equal(np.asarray(y)[others], np.asarray(expected)[others])
+    np.testing.assert_array_equal(np.asarray(pullback(jnp.ones_like(y) * x)[0])[others], np.asarray(gradient)[others])
+    assert np.isfinite(special) or np.isnan(np.asarray(y)[2, 3, 4, 9])
+
+
+def test_sums_over_many_pixels_do_not_drift() -> None:
+    rng = np.random.default_rng(1)
+    x = np.maximum(rng.standard_normal((1, 1 << 19, 8), np.float32), 0)
+    dy = (1 + rng.uniform(0, 1, x.shape)).astype(np.float32)
+    rows = [v.reshape(1, -1, 2, 4).transpose(0, 2, 1, 3).reshape(2, -1) for v in (x, dy)]
+    expected = by_numpy(rows[0], np.ones(1), np.zeros(1), rows[1], 1e-5)
+    y, pullback = jax.vjp(lambda x: lower_groups(x, epsilon=1e-5, groups=2, channels_last=True), jnp.asarray(x))
+    for found, wanted in ((y, expected[0]), (pullback(jnp.asarray(dy))[0], expected[1])):
+        by_group = np.asarray(found).reshape(1, -1, 2, 4).transpose(0, 2, 1, 3).reshape(2, -1)
+        np.testing.assert_allclose(by_group, wanted, atol=5e-6)
+
+
 @pytest.mark.parametrize("constant", [1.0, 100.0, 12345.678, 1e6, -3e-3])
 @pytest.mark.parametrize("width", [9, 100, 1000, 4099])
 def test_constant_rows_become_zeros(width: int, constant: float) -> None:
     x = jnp.full((512, width), constant, np.float32)
     assert not np.asarray(lower_layer(x, begin=1, epsilon=1e-12, scale=False, center=False)).any()
+    images = x.reshape(2, -1, 16)
+    assert not np.asarray(lower_groups(images, epsilon=1e-12, groups=4, channels_last=True)).any()
 
 
 @pytest.mark.parametrize("kind", ["layer", "group", "instance"])
@@ -190,9 +251,10 @@ def test_refusals(native_part: Any) -> None:
         attrs = {"begin": begin, "epsilon": 1e-5, "scale": len(shapes) > 1, "center": len(shapes) > 2}
         return LAYER.unsupported_reason(arrays, attrs)
 
-    def groups(shape: tuple[int, ...], groups: int | None, affine: bool) -> str | None:
-        column = [jax.ShapeDtypeStruct((1, shape[1], 1), "float32")] * (2 * affine)
-        return GROUPS.unsupported_reason([jax.ShapeDtypeStruct(shape, "float32"), *column], {"epsilon": 1e-5, "groups": groups})
+    def groups(shape: tuple[int, ...], groups: int | None, affine: bool, dtype: str = "float32", **layout: bool) -> str | None:
+        column = [jax.ShapeDtypeStruct((1, shape[-1 if layout else 1], 1), "float32")] * (2 * affine)
+        attrs = {"epsilon": 1e-5, "groups": groups, **layout}
+        return GROUPS.unsupported_reason([jax.ShapeDtypeStruct(shape, dtype), *column], attrs)
 
     assert layer((1000, 100)) is layer((1000, 100), (100,)) is layer((1000, 100), (100,), (100,)) is None
     assert layer((10, 10)) == layer((4000, 2)) == "too small to gain by it"
@@ -205,6 +267,17 @@ def test_refusals(native_part: Any) -> None:
     assert groups((8, 16, 10, 10), None, True) is groups((8, 16, 10, 10), 4, True) is groups((8, 64, 1, 64), 4, False) is None
     assert groups((80, 64, 1, 1), 4, False) is None
     assert groups((80, 64, 1, 1), 4, True) == "the native part has no kernel: gamma and beta do not fit the rows"
+    last = {"channels_last": True}
+    assert groups((8, 10, 10, 16), None, True, **last) is groups((8, 10, 10, 16), 4, False, **last) is None
+    assert groups((1, 80, 64), 4, True, **last) is groups((80, 1, 1, 64), 4, True, **last) is None
+    assert groups((8, 10, 10, 4), 2, True, **last) == groups((2, 3, 3, 64), 2, True, **last) == "too small to gain by it"
+    assert groups((0, 10, 10, 16), 2, True, **last) == "an empty array"
+    assert groups((8, 10, 10, 16), 2, True, "float64", **last) is not None
+    good = [0, 4, 8, 16, 2, 1, _native.float_bits(1e-5)]
+    wrong = {0: 2, 1: 0, 2: 0, 3: 0, 4: 3, 5: 2}
+    for bad in (good[:-1], [*good, 0], *([*good[:i], v, *good[i + 1 :]] for i, v in wrong.items())):
+        for call in ("group_norm", "group_norm_grad"):
+            assert not native_part.describe(call, good).startswith("!") and native_part.describe(call, bad).startswith("!"), bad
     good = [0, 4, 8, 1, 1, _native.float_bits(1e-5), 8, 1]
     wrong = {0: 2, 1: 0, 2: 0, 3: 2, 6: 4, 7: 3}
     for bad in (good[:-1], [*good, 0], *([*good[:i], v, *good[i + 1 :]] for i, v in wrong.items())):
@@ -254,6 +327,56 @@ def test_a_job_trains_as_with_xla_alone(mixed: bool, kind: str) -> None:
     assert variables.keys() == theirs.keys()
     for name, value in variables.items():
         np.testing.assert_allclose(value, theirs[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("kind", ["group", "instance"])
+def test_between_convolutions_it_is_computed_channels_last(kind: str, devices: int, native_part: Any) -> None:
+    """The losses and variables are those of XLA's lowering, and only the job's input is transposed."""
+
+    def run(native: bool, devices: int) -> tuple[list[Any], dict[str, np.ndarray], Any]:
+        flow.clear_default_session()
+        flow.config.gpu_device_num(devices)
+        flow.manual_seed(1)
+        flow.config.enable_native_cpu(native)
+        config = flow.FunctionConfig()
+        config.default_placement_scope(flow.scope.placement("gpu", f"0:0-{devices - 1}"))
+
+        @flow.global_function("train", config)
+        def job(x: tp.Numpy.Placeholder((6, 3, 12, 10))) -> tp.Numpy:
+            y = flow.layers.conv2d(x, 16, 3, padding="SAME", name="a")
+            y = flow.nn.GroupNorm(y, 4, name="n") if kind == "group" else flow.nn.InstanceNorm2d(y, name="n")
+            y = flow.layers.conv2d(flow.nn.swish(y), 16, 3, padding="SAME", name="b")
+            loss = flow.math.reduce_mean(flow.math.square(y - 1.0))
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.3])).minimize(loss)
+            return loss
+
+        x = np.random.default_rng(5).normal(0, 1, (6, 3, 12, 10)).astype(np.float32)
+        losses = [job(x) for _ in range(3)]
+        variables = {name: value.numpy() for name, value in flow.get_all_variables().items()}
+        return losses, variables, job
+
+    losses, variables, job = run(True, devices)
+    expected, theirs, _ = run(False, 1)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    for name, value in theirs.items():
+        np.testing.assert_allclose(variables[name], value, rtol=1e-3, atol=1e-4, err_msg=name)
+    losses, _, job = run(True, devices)
+    changed = next(p.changed for p in job.executables[-1][1].plan.passes if "channels last" in p.changed)
+    assert changed.endswith(", 1 transposes"), changed
+    program = "".join(compiled.as_text() for _, compiled in job.executables[-1][1].compiled)
+    assert all(program.count(f'"{_native.target(call)}"') == 1 for call in ("group_norm", "group_norm_grad"))
+    assert f'"{_native.target("layer_norm")}"' not in program
+
+
+def test_nothing_is_transposed_for_it_alone(native_part: Any) -> None:
+    @flow.global_function("predict")
+    def job(x: tp.Numpy.Placeholder((6, 16, 12, 10))) -> tp.Numpy:
+        return flow.nn.GroupNorm(flow.nn.relu(x), 4, name="n")
+
+    job(np.ones((6, 16, 12, 10), np.float32))
+    assert not any("channels last" in p.changed for p in job.executables[-1][1].plan.passes)
+    assert CALL in job.executables[-1][1].hlo()
 
 
 def test_a_predict_job_says_what_computes_it() -> None:

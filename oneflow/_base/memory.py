@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import pkgutil
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -89,4 +90,11 @@ def _has_accelerator() -> bool:
 @cache
 def has_plugin() -> bool:
     """Whether JAX may find GPUs or TPUs. Without any of these it has CPUs alone, and need not be started to find that out."""
-    return any(map(os.environ.get, _PLUGIN_PATHS)) or any(map(importlib.util.find_spec, _PLUGINS))
+    return any(map(os.environ.get, _PLUGIN_PATHS)) or any(map(_is_installed, _PLUGINS))
+
+
+def _is_installed(package: str) -> bool:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is not None:
+        return spec is not None
+    return any(pkgutil.iter_modules(spec.submodule_search_locations))  # pip leaves the folder of a namespace behind, empty

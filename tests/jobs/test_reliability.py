@@ -1205,6 +1205,22 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), job(x).get()[0])
     assert done.stdout.split() == ["2.0", "5", "2.0"], done.stderr
 
 
+@pytest.mark.parametrize("has_plugin", [False, True])
+def test_an_empty_folder_of_plugins_is_no_accelerator(tmp_path, has_plugin):
+    """pip leaves it behind; JAX need not be started to find out that there is no GPU."""
+    folder = tmp_path / "jax_plugins" / "another"
+    (folder if has_plugin else folder.parent).mkdir(parents=True)
+    if has_plugin:
+        (folder / "__init__.py").write_text("def initialize(): pass", encoding="utf-8")
+    done = run(f"""
+sys.path.append({str(tmp_path)!r})
+flow.get_all_variables()
+from jax._src import xla_bridge
+print(xla_bridge.backends_are_initialized())
+""")
+    assert done.stdout.split() == [str(has_plugin)], done.stderr
+
+
 MOMENTS = {"importing JAX": 0.05, "compiling": 0.3, "running": 0.7}
 CALLS = {
     "jobs": "now(x); job(x)(lambda value: None)",

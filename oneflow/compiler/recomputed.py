@@ -6,7 +6,8 @@ whose values are all results: for n steps both the program and the time to run i
 
 A value that would be computed in more than ``_LOOPS`` loops passes through a computation of its own, which XLA calls and fuses
 with nothing: it does nothing, but what it gets is in memory. So does one behind ``_LONGEST`` equations that would become one
-loop, which XLA would compile for minutes. What becomes one loop is told by the rules of XLA's fusion of instructions, as far as a
+loop, which XLA would compile for minutes; and what is joined, where more is joined with it besides: as by densely connected
+layers, whose loops would have a branch for each piece. What becomes one loop is told by the rules of XLA's fusion of instructions, as far as a
 few properties of an equation can tell.
 """
 
@@ -112,7 +113,15 @@ class _Fusion:
                     found.add(id(var))
                     inside = own
                 loops[id(var)] = inside
+        found |= {id(var) for eqn in self._eqns for var in eqn.outvars if self._is_joined_again(eqn, var)}
         return found | self._ends_of_long_loops(found)
+
+    def _is_joined_again(self, eqn: Any, var: Any) -> bool:
+        """Whether a value is made of pieces and, besides something else, a larger one is made of it and others."""
+        if eqn.primitive.name != "concatenate" or self._is_in_memory(eqn, var) or not _is_storable(var.aval):
+            return False
+        readers = [reader.primitive.name for reader in self._readers_of(var)]
+        return len(readers) > 1 and "concatenate" in readers
 
     def _ends_of_long_loops(self, stored: Collection[int]) -> set[int]:
         """The values to be stored besides, so that no loop computes more than ``_LONGEST`` equations in a row."""

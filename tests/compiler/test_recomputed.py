@@ -125,6 +125,28 @@ def test_programs_of_recurrences_grow_with_their_length(cell: Callable[..., list
                 np.testing.assert_allclose(slope, theirs.grad.numpy(), rtol=1e-3, atol=1e-4 * float(theirs.grad.abs().max()))
 
 
+def test_densely_connected_layers_read_what_is_joined_from_memory() -> None:
+    """All that the layers before made, joined once: the loop of each reader would have branches for the pieces."""
+    layers, start = 8, flow.random_normal_initializer(stddev=0.1)
+
+    @flow.global_function("predict")
+    def job(x: tp.Numpy.Placeholder((ROWS, WIDTH))) -> tp.Numpy:
+        for i in range(layers):
+            scale = flow.get_variable(f"scale{i}", (x.shape[1],), initializer=start)
+            y = flow.matmul(flow.nn.relu(x * scale), flow.get_variable(f"w{i}", (x.shape[1], 8), initializer=start))
+            x = flow.concat([x, y], 1)
+        return x
+
+    x = sequence(1)[:, 0]
+    found = job(x)
+    assert job.executables[-1][1].hlo().count(STORED) == layers - 1  # what is joined last is joined with nothing more
+    w = {name: value.numpy() for name, value in flow.get_all_variables().items()}
+    y = x
+    for i in range(layers):
+        y = np.concatenate([y, np.maximum(y * w[f"scale{i}"], 0) @ w[f"w{i}"]], 1)
+    np.testing.assert_allclose(found, y, rtol=1e-4, atol=1e-5)
+
+
 def test_micro_batches_and_watches() -> None:
     """In a job of several compiled functions, and in one that calls Python."""
     x, seen, found = sequence(24), [], []

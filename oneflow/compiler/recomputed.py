@@ -7,8 +7,8 @@ whose values are all results: for n steps both the program and the time to run i
 A value that would be computed in more than ``_LOOPS`` loops passes through a computation of its own, which XLA calls and fuses
 with nothing: it does nothing, but what it gets is in memory. So does one behind ``_LONGEST`` equations that would become one
 loop, which XLA would compile for minutes; and what is joined, where more is joined with it besides: as by densely connected
-layers, whose loops would have a branch for each piece. What becomes one loop is told by the rules of XLA's fusion of instructions, as far as a
-few properties of an equation can tell.
+layers, whose loops would have a branch for each piece. What becomes one loop is told by the rules of XLA's fusion of
+instructions, as far as a few properties of an equation can tell.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def _users_transposes(
             continue
         if step.perm == moved_entries(axes) and blob.node in chosen and _is_turned(blob, blob.node) and same:
             left.add(node)
-        if moved_entries(step.perm) == axes and blob.node not in keep and same:
+        elif moved_entries(step.perm) == axes and blob.node not in keep and same:  # of three axes, one permutation is both
             held[(node, 0)] = blob
     return held, left
 

@@ -98,6 +98,29 @@ def test_images_that_are_joined_padded_cut_and_pooled_stay_in_the_layout(native_
     assert len(images) <= 1, images  # the input
 
 
+@pytest.mark.parametrize("kind", ["predict", "train"])
+def test_a_transpose_that_is_its_own_inverse_between_convolutions(kind: str, native_part: Any) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 8, 64), np.float32)
+
+    def run(native: bool) -> Any:
+        flow.clear_default_session()
+        flow.manual_seed(3)
+        flow.config.enable_native_cpu(native)
+
+        @flow.global_function(kind)
+        def job(x: tp.Numpy.Placeholder((4, 8, 64))) -> tp.Numpy:
+            x = flow.layers.conv1d(x, 64, 3, padding="SAME", name="a")
+            y = flow.layers.conv1d(flow.transpose(x, [0, 2, 1]), 8, 1, name="b")
+            y = y + flow.slice(flow.transpose(flow.nn.relu(x), [0, 2, 1]), [None, 0, 0], [None, 8, 64])
+            if kind == "train":
+                flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(flow.math.reduce_mean(y))
+            return y
+
+        return np.stack([job(x) for _ in range(2)])
+
+    np.testing.assert_allclose(run(True), run(False), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("mixed", [False, True])
 def test_the_jobs_own_transposes_to_and_from_channels_last_cost_nothing(mixed: bool, native_part: Any) -> None:
     """Between a convolution and products along the channels; gradients, too, and a transposed array that is a result."""

@@ -153,7 +153,11 @@ def _made(job: JobFunction[..., Any], name: str, watched: _Watched, low: np.ndar
             )
         grids[node.outputs[0].logical_blob_name] = grid_of_values(details(node), scale, zero)
     made = job.derived(name, grids=grids)
-    made.build()
+    try:
+        made.build()
+    except BaseException:
+        made.session.forget_job(made, "it could not be built")
+        raise
     return made
 
 

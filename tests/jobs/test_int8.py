@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -186,10 +187,13 @@ def test_a_job_trained_with_fake_quantization_is_converted(per_channel: bool) ->
     close(fast(x), predict(x), 0.02)  # the same grids: but for values on a border, the same numbers
 
 
-def test_grids_with_a_zero_point_in_weights_stay_in_floating_point() -> None:
+def test_grids_with_a_zero_point_in_weights_stay_in_floating_point(tmp_path: Path) -> None:
     predict, _ = trained_with_fake_quantization(False, False)
     with pytest.raises(ModeError, match=r"(?s)the grid of its weights has a zero point.*try .*qat.symmetric\(True\)"):
         flow.quantization.convert(predict)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        flow.checkpoint.save(str(tmp_path / "weights"))  # warns of jobs that cannot be built: what was refused is none
 
 
 def test_what_cannot_be_of_integers_is_refused() -> None:

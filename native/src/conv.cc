@@ -10,6 +10,7 @@
 #include "few_pixels.h"
 #include "grouped_conv.h"
 #include "im2col.h"
+#include "padded_gradient.h"
 #include "row_weights.h"
 
 namespace native {
@@ -57,6 +58,7 @@ std::unique_ptr<ConvAlgorithm> choose_algorithm(const ConvSpec& s, int threads, 
     auto im2col = std::make_unique<Im2colConv>(s, threads, describe_only);
     if (!im2col->is_slow()) return im2col;
   }
+  if (PaddedGradient::takes(s)) return std::make_unique<PaddedGradient>(s, threads, describe_only);
   return choose_direct(s, threads, describe_only, true);
 }
 
@@ -65,7 +67,7 @@ class Conv final : public Operation {
   Conv(const ConvSpec& s, const thread_pool::Settings& settings, bool describe_only) : spec_(s) {
     threads_ = settings.threads_for(s.flops());
     algorithm_ = choose_algorithm(s, threads_, describe_only);
-    multiplies_padding_ = s.is_padded() && s.kind != ConvSpec::kBackwardData && algorithm_->multiplies_padding();
+    multiplies_padding_ = (s.is_padded() || s.kind == ConvSpec::kBackwardData) && algorithm_->multiplies_padding();
     scratch_size_ = algorithm_->scratch_size();
     const dims* const shapes[3][3] = {
         {&s.input, &s.kernel, &s.output}, {&s.output, &s.kernel, &s.input}, {&s.input, &s.output, &s.kernel}};
@@ -85,10 +87,10 @@ class Conv final : public Operation {
   // Padding holds no values, but it is multiplied as zeros, and zero times infinity is NaN: sought in the result, or infinities
   // are in the output's gradient where that has fewer numbers.
   bool padding_may_show(void* const* operands) const {
-    const bool is_forward = spec_.kind == ConvSpec::kForward;
-    const bool is_gradient = !is_forward && element_count(spec_.output) < element_count(spec_.kernel);
+    const dims* const results[3] = {&spec_.output, &spec_.input, &spec_.kernel};
+    const bool is_gradient = spec_.kind == ConvSpec::kBackwardWeights && element_count(spec_.output) < element_count(spec_.kernel);
     const int position = is_gradient ? 1 : 2;
-    const size_t count = element_count(is_forward || is_gradient ? spec_.output : spec_.kernel);
+    const size_t count = element_count(is_gradient ? spec_.output : *results[spec_.kind]);
     const bool is_float32 = spec_.dtypes.operands[position] == dt::f32;
     return is_float32
                ? has_bits(static_cast<const uint32_t*>(operands[position]), count, 0x7f800000u + !is_gradient)

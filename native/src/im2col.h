@@ -14,7 +14,7 @@ class Im2colConv final : public ConvAlgorithm {
   std::string name() const override { return (is_pointwise_ ? "matmul " : "im2col, matmul ") + gemm_.name(); }
   bool is_slow() const { return gemm_.is_slow(); }
   size_t scratch_size() const override { return aligned(matrix_bytes_) + aligned(sums_bytes_) + gemm_.scratch_size() + rounding_.scratch_size(); }
-  bool multiplies_padding() const override { return true; }
+  bool multiplies_padding() const override { return spec_.kind != ConvSpec::kBackwardData; }
   void run(const void* first, const void* second, void* result, Scratch& scratch) const override;
 
  private:

@@ -133,6 +133,53 @@ def test_long_windows_of_few_channels(
         assert names == [blocked, "jit:avx2" if w_shape[1:3] == (11, 11) else blocked]
 
 
+LINES = [  # input, weights, padding of the last axis, its dilation: windows that reach beyond the output's gradient
+    ((3, 150, 10), (12, 3, 10), (0, 0), 1), ((2, 130, 7), (16, 2, 7), (5, 0), 5), ((2, 1, 200, 9), (8, 1, 4, 9), (0, 0), 3),
+    ((1, 300, 33), (40, 5, 33), (8, 2), 4), ((5, 128, 16), (16, 3, 16), (100, 100), 100),
+]  # fmt: skip
+
+
+def line(x_shape: Any, w_shape: Any, pads: Any, dilation: int, channels_last: bool) -> tuple[native.Geometry, list[np.ndarray]]:
+    """A convolution along the last axis, and what it reads."""
+    rng, n = np.random.default_rng(7), len(x_shape) - 2
+    before = (0,) * (n - 1)
+    g = native.Geometry((1,) * n, (*(1,) * (n - 1), dilation), (*before, pads[0]), (*before, pads[1]), 1, channels_last)
+    x, w = (rng.standard_normal(shape, np.float32) for shape in (x_shape, w_shape))
+    w = np.ascontiguousarray(w if channels_last else np.moveaxis(w, -1, 1))
+    dy = rng.standard_normal(jax.eval_shape(lambda a, b: reference(g, a, b), x, w).shape, np.float32)
+    return g, [x, w, dy]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize(("x_shape", "w_shape", "pads", "dilation"), LINES)
+def test_gradients_along_one_axis(
+    x_shape: Any, w_shape: Any, pads: Any, dilation: int, channels_last: bool, threads: int, parallel: Any, kernels: str
+) -> None:
+    g, (x, w, dy) = line(x_shape, w_shape, pads, dilation, channels_last)
+    with parallel(threads):
+        name = native.kernel_name(g, "float32", *g.channels_second(x.shape, w.shape), native.BACKWARD_DATA)
+        compare(g, x, w, dy)
+    assert kernels != "avx2" or "brg_fwd" not in name  # which oneDNN takes 0.1 ms to describe for each pixel
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+@pytest.mark.parametrize("where", ["weights", "gradient"])
+@pytest.mark.parametrize(("x_shape", "w_shape", "pads", "dilation"), [LINES[0], LINES[1]])
+def test_along_one_axis_no_padding_is_multiplied(
+    bad: float, where: str, x_shape: Any, w_shape: Any, pads: Any, dilation: int
+) -> None:
+    g, (x, w, dy) = line(x_shape, w_shape, pads, dilation, True)
+    (w if where == "weights" else dy).reshape(-1)[3] = bad
+    expected = np.zeros(x.shape)
+    for position, tap in np.ndindex(dy.shape[1], w.shape[1]):
+        at = position + tap * dilation - pads[0]
+        if 0 <= at < x.shape[1]:
+            expected[:, at] += (dy[:, position, :, None].astype(np.float64) * w[:, tap].astype(np.float64)).sum(1)
+    _, pull = jax.vjp(native.differentiable(g), x, w)
+    np.testing.assert_allclose(pull(dy)[0], expected, rtol=1e-4, atol=1e-4)
+
+
 GROUPED = [  # input, weights, groups, strides, dilations; and what has kernels of its own: forward, gradients to data, to weights
     ((1, 30, 15, 128), (128, 3, 3, 4), 32, (1, 1), (1, 1), (True, True, True)),  # two parts of the rows, four of the channels
     ((1, 9, 14, 36), (36, 3, 2, 2), 18, (2, 1), (1, 2), (True, False, True)),  # the last vector is not whole

@@ -23,7 +23,7 @@ _MIN_WIDTH = 8
 
 
 @dataclass(frozen=True)
-class Norm:
+class RowNorm:
     """What a call computes of a matrix (rows, width): its rows normalized, times gamma if ``scale``, plus beta if ``center``.
 
     Attributes:
@@ -32,6 +32,7 @@ class Norm:
       span: so many numbers side by side share one of them; 1 where each column has its own.
     """
 
+    call = "layer_norm"
     rows: int
     width: int
     epsilon: float
@@ -51,70 +52,119 @@ class Norm:
         sizes = self.parameters, self.span
         return [_native.dtype_code(dtype), self.rows, self.width, *flags, _native.float_bits(self.epsilon), *sizes]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of x."""
+        return self.rows, self.width
+
+    def axes(self, samples: int) -> _Axes:
+        """Of x as it may be sharded: (samples, periods, rows of one, width)."""
+        sizes = {"b": samples, "n": self.rows // self.period // samples, "r": self.period, "w": self.width, "s": 2}
+        return _Axes(sizes, "b n r w", "b n r s", "b n")
+
+    def of(self, pieces: Mapping[str, int]) -> RowNorm:
+        """Of a device's pieces, by the names of the axes."""
+        return replace(self, rows=pieces["b"] * pieces["n"] * self.period)
+
+    def statistics(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of what is kept for the gradients of an x of this shape."""
+        return (*shape[:-1], 2)
+
 
 @dataclass(frozen=True)
 class GroupNorm:
-    """What a call computes of channels-last arrays: each sample's groups of channels normalized.
+    """What a call computes of (samples, pixels, channels): each sample's groups of channels normalized.
 
-    They are multiplied by gamma, and beta is added, if ``affine``.
+    They are multiplied by gamma, and beta is added, if ``scale``.
 
     Attributes:
-      pixels: of a sample.
       epsilon: is added to the variances.
     """
 
+    call = "group_norm"
     samples: int
     pixels: int
     channels: int
     groups: int
-    affine: bool
+    scale: bool
     epsilon: float
 
     @property
-    def width(self) -> int:
-        """The length of a vector of statistics, which is whole vectors of any kernel."""
-        return -(-self.channels // 16) * 16
+    def center(self) -> bool:
+        """As ``RowNorm`` has it."""
+        return self.scale
+
+    @property
+    def parameters(self) -> int:
+        """As ``RowNorm`` has it."""
+        return self.channels
 
     def spec(self, dtype: Any) -> list[int]:
         """The vector that describes a call to the native part."""
         sizes = self.samples, self.pixels, self.channels, self.groups
-        return [_native.dtype_code(dtype), *sizes, int(self.affine), _native.float_bits(self.epsilon)]
+        return [_native.dtype_code(dtype), *sizes, int(self.scale), _native.float_bits(self.epsilon)]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of x."""
+        return self.samples, self.pixels, self.channels
+
+    def axes(self, samples: int) -> _Axes:
+        """Of x as it may be sharded."""
+        return _Axes({"b": samples, "p": self.pixels, "c": self.channels, "w": self._width, "s": 2}, "b p c", "b s w", "b")
+
+    def of(self, pieces: Mapping[str, int]) -> GroupNorm:
+        """Of a device's pieces, by the names of the axes."""
+        return replace(self, samples=pieces["b"])
+
+    def statistics(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of what is kept for the gradients of an x of this shape."""
+        return (shape[0], 2, self._width)
+
+    @property
+    def _width(self) -> int:
+        return -(-self.channels // 16) * 16  # whole vectors of any kernel
 
 
-def layer(shape: Sequence[int], *, begin: int, epsilon: float, scale: bool, center: bool) -> Norm:
+Norm = RowNorm | GroupNorm
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """For ``_native.split_over_devices``: the sizes of all axes, those of x and of the statistics, those that may be split."""
+
+    sizes: Mapping[str, int]
+    x: str
+    statistics: str
+    along: str
+
+
+def layer(shape: Sequence[int], *, begin: int, epsilon: float, scale: bool, center: bool) -> RowNorm:
     """Of an array of this shape, with the attributes of ``layer_norm``."""
     width = math.prod(shape[begin:])
-    return Norm(math.prod(shape[:begin]), width, epsilon, scale, center, width, 1)
+    return RowNorm(math.prod(shape[:begin]), width, epsilon, scale, center, width, 1)
 
 
-def groups(
-    shape: Sequence[int], parameters: int, *, epsilon: float, groups: int | None, channels_last: bool = False
-) -> Norm | GroupNorm:
+def groups(shape: Sequence[int], parameters: int, *, epsilon: float, groups: int | None, channels_last: bool = False) -> Norm:
     """Of an array of this shape, with so many of gamma and beta, and the attributes of ``instance_norm``."""
     affine = parameters > 0
     if channels_last:
         count, *pixels, channels = shape
-        return GroupNorm(count, math.prod(pixels), channels, groups or channels, affine, epsilon)
+        return GroupNorm(count, math.prod(pixels), channels, channels if groups is None else groups, affine, epsilon)
     count, channels, *pixels = shape
     rows = count * (channels if groups is None else groups)
     width = math.prod(shape) // max(1, rows)
-    return Norm(rows, width, epsilon, affine, affine, channels if affine else width, math.prod(pixels) if affine else 1)
+    return RowNorm(rows, width, epsilon, affine, affine, channels if affine else width, math.prod(pixels) if affine else 1)
 
 
 @lru_cache(maxsize=1024)
-def _refusal(norm: Norm | GroupNorm, dtype: str) -> str | None:
+def _refusal(norm: Norm, dtype: str) -> str | None:
     """Why the native part does not compute it; None where it does."""
-    if isinstance(norm, GroupNorm):
-        sizes = norm.samples, norm.pixels, norm.channels
-        reason = _native.array_refusal(dtype, sizes)
-        if reason is None and (math.prod(sizes) < _MIN_ELEMENTS or norm.channels < _MIN_WIDTH):
-            return "too small to gain by it"
-        return reason or _native.kernel_refusal("group_norm", norm.spec(np.dtype(dtype)))
-    reason = _native.array_refusal(dtype, (norm.rows, norm.width))
-    if reason is None and (norm.rows * norm.width < _MIN_ELEMENTS or norm.width < _MIN_WIDTH):
+    reason = _native.array_refusal(dtype, norm.shape)
+    if reason is None and (math.prod(norm.shape) < _MIN_ELEMENTS or norm.shape[-1] < _MIN_WIDTH):
         return "too small to gain by it"
-    reason = reason or _native.kernel_refusal("layer_norm", norm.spec(np.dtype(dtype)))
-    if reason is None and norm.rows < _native.part().library.threads:
+    reason = reason or _native.kernel_refusal(norm.call, norm.spec(np.dtype(dtype)))
+    if reason is None and isinstance(norm, RowNorm) and norm.rows < _native.part().library.threads:
         return "there are more threads than rows"
     return reason
 
@@ -123,37 +173,32 @@ def _refusal(norm: Norm | GroupNorm, dtype: str) -> str | None:
 def differentiable(norm: Norm, samples: int, sharded: bool = False) -> Callable[..., Array]:
     """The function of x, gamma and beta, float32 (parameters,), where there are such.
 
-    x is (rows, width). ``sharded``: it may be, over several devices, its samples unevenly, too; then it is (samples, periods,
-    rows of one, width).
+    x is (rows, width), or (samples, pixels, channels) of a ``GroupNorm``. ``sharded``: it may be, over several devices, its
+    samples unevenly, too; then it has the axes of ``norm.axes(samples)``.
     """
-
-    periods = norm.rows // norm.period // samples
-    sizes = {"b": samples, "n": periods, "r": norm.period, "w": norm.width, "p": norm.parameters, "s": 2}
-    vectors, scale = ["p"] * (norm.scale + norm.center), ["p"] * norm.scale
-
-    def of(pieces: Mapping[str, int]) -> Norm:
-        return replace(norm, rows=pieces["b"] * pieces["n"] * norm.period)
+    axes = norm.axes(samples)
+    sizes = {**axes.sizes, "v": norm.parameters}
+    vectors, scale = ["v"] * (norm.scale + norm.center), ["v"] * norm.scale
 
     def result(pieces: Mapping[str, int]) -> Callable[..., Any]:
         def compute(x: Array, *parameters: Array) -> Any:
-            results = [(x.shape, x.dtype), ((*x.shape[:-1], 2), np.float32)]
-            return _native.call_several("layer_norm", of(pieces).spec(x.dtype), results, x, *parameters)
+            results = [(x.shape, x.dtype), (norm.statistics(x.shape), np.float32)]
+            return _native.call_several(norm.call, norm.of(pieces).spec(x.dtype), results, x, *parameters)
 
         return compute
 
     def gradients(pieces: Mapping[str, int]) -> Callable[..., Any]:
         def compute(x: Array, *others: Array) -> Any:
             results = [(x.shape, x.dtype), *([((2, norm.parameters), np.float32)] if vectors else [])]
-            spec, aliases = of(pieces).spec(x.dtype), {len(others): 0}
-            found = _native.call_several("layer_norm_grad", spec, results, x, *others, aliases=aliases)
+            spec, aliases = norm.of(pieces).spec(x.dtype), {len(others): 0}
+            found = _native.call_several(f"{norm.call}_grad", spec, results, x, *others, aliases=aliases)
             return found if vectors else found[0]
 
         return compute
 
-    x, both = "b n r w", "b n r s"
-    run = _native.split_over_devices(result, sizes, [x, *vectors], [x, both], "b n", sharded)
-    sums = ["s p"] if vectors else []
-    run_back = _native.split_over_devices(gradients, sizes, [x, both, *scale, x], [x, *sums], "b n", sharded)
+    run = _native.split_over_devices(result, sizes, [axes.x, *vectors], [axes.x, axes.statistics], axes.along, sharded)
+    read, sums = [axes.x, axes.statistics, *scale, axes.x], ["s v"] if vectors else []
+    run_back = _native.split_over_devices(gradients, sizes, read, [axes.x, *sums], axes.along, sharded)
 
     @jax.custom_vjp
     def normalized(x: Array, *parameters: Array) -> Array:
@@ -173,66 +218,17 @@ def differentiable(norm: Norm, samples: int, sharded: bool = False) -> Callable[
     return normalized
 
 
-@lru_cache(maxsize=1024)
-def differentiable_groups(norm: GroupNorm, sharded: bool = False) -> Callable[..., Array]:
-    """The function of x (samples, pixels, channels), gamma and beta, float32 (channels,), where there are such.
-
-    ``sharded``: it may be, over several devices, its samples unevenly, too.
-    """
-    sizes = {"b": norm.samples, "p": norm.pixels, "c": norm.channels, "w": norm.width, "s": 2}
-    parameters = ["c", "c"] * norm.affine
-
-    def of(pieces: Mapping[str, int], dtype: Any) -> list[int]:
-        return replace(norm, samples=pieces["b"]).spec(dtype)
-
-    def result(pieces: Mapping[str, int]) -> Callable[..., Any]:
-        def compute(x: Array, *parameters: Array) -> Any:
-            results = [(x.shape, x.dtype), ((x.shape[0], 2, norm.width), np.float32)]
-            return _native.call_several("group_norm", of(pieces, x.dtype), results, x, *parameters)
-
-        return compute
-
-    def gradients(pieces: Mapping[str, int]) -> Callable[..., Any]:
-        def compute(x: Array, *others: Array) -> Any:
-            results = [(x.shape, x.dtype), *([((2, norm.channels), np.float32)] if norm.affine else [])]
-            found = _native.call_several("group_norm_grad", of(pieces, x.dtype), results, x, *others, aliases={len(others): 0})
-            return found if norm.affine else found[0]
-
-        return compute
-
-    x, both = "b p c", "b s w"
-    run = _native.split_over_devices(result, sizes, [x, *parameters], [x, both], "b", sharded)
-    run_back = _native.split_over_devices(
-        gradients, sizes, [x, both, *parameters[:1], x], [x, "s c"] if norm.affine else [x], "b", sharded
-    )
-
-    @jax.custom_vjp
-    def normalized(x: Array, *parameters: Array) -> Array:
-        return run(x, *parameters)[0]
-
-    def forward(x: Array, *parameters: Array) -> tuple[Array, Any]:
-        y, statistics = run(x, *parameters)
-        return y, (x, statistics, *parameters[:1])
-
-    def backward(saved: tuple[Array, ...], dy: Array) -> tuple[Array, ...]:
-        if not norm.affine:
-            return (run_back(*saved, dy),)
-        dx, (gamma, beta) = run_back(*saved, dy)
-        return dx, gamma, beta
-
-    normalized.defvjp(forward, backward)
-    return normalized
-
-
 # --- the lowerings of ops
 
 
 def _lower(norm: Norm, x: Array, parameters: Sequence[Array], sharded: bool) -> Array:
     vectors = [p.astype(np.float32).reshape(norm.parameters) for p in parameters]
-    samples = math.gcd(x.shape[0], norm.rows // norm.period)  # 1 where axis 0 is normalized, too
+    samples, shape = x.shape[0], norm.shape
+    if isinstance(norm, RowNorm):
+        samples = math.gcd(samples, norm.rows // norm.period)  # 1 where axis 0 is normalized, too
+        shape = (samples, -1, norm.period, norm.width) if sharded else shape
     # A matrix where it may be: products give such, and behind a reshape XLA copies what a call overwrites.
-    rows = x.reshape((samples, -1, norm.period, norm.width) if sharded else (norm.rows, norm.width))
-    return differentiable(norm, samples, sharded)(rows, *vectors).reshape(x.shape)
+    return differentiable(norm, samples, sharded)(x.reshape(shape), *vectors).reshape(x.shape)
 
 
 def lower_layer(x: Array, *parameters: Array, sharded: bool = False, **attrs: Any) -> Array:
@@ -242,11 +238,7 @@ def lower_layer(x: Array, *parameters: Array, sharded: bool = False, **attrs: An
 
 def lower_groups(x: Array, *parameters: Array, sharded: bool = False, **attrs: Any) -> Array:
     """``instance_norm``."""
-    norm = groups(x.shape, len(parameters), **attrs)
-    if isinstance(norm, Norm):
-        return _lower(norm, x, parameters, sharded)
-    vectors = [p.astype(np.float32).reshape(norm.channels) for p in parameters]
-    return differentiable_groups(norm, sharded)(x.reshape(norm.samples, norm.pixels, norm.channels), *vectors).reshape(x.shape)
+    return _lower(groups(x.shape, len(parameters), **attrs), x, parameters, sharded)
 
 
 def _unsupported_layer(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
@@ -262,9 +254,8 @@ def _unsupported_groups(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str 
     return _refusal(groups(x.shape, len(parameters), **attrs), np.dtype(x.dtype).name)
 
 
-def _describe(norm: Norm | GroupNorm, x: Any) -> str:
-    call = "layer_norm" if isinstance(norm, Norm) else "group_norm"
-    return f"normalization in {_native.part().library.describe(call, norm.spec(x.dtype))}"
+def _describe(norm: Norm, x: Any) -> str:
+    return f"normalization in {_native.part().library.describe(norm.call, norm.spec(x.dtype))}"
 
 
 LAYER = Native(

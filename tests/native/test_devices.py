@@ -489,6 +489,13 @@ SHARDED: dict[str, Callable[[bool], tuple[Callable[..., Any], list[Any]]]] = {
         lambda x, *p: _native_norm.lower_groups(x, *p, sharded=sharded, epsilon=1e-5, groups=None),
         [(4, 3, 30), (1, 3, 1), (1, 3, 1)],
     ),
+    "groups of the last axis": lambda sharded: (
+        lambda x, *p: _native_norm.lower_groups(x, *p, sharded=sharded, epsilon=1e-5, groups=2, channels_last=True),
+        [(6, 5, 6, 8), (1, 8, 1), (1, 8, 1)],
+    ),
+    "instances without parameters": lambda sharded: (
+        lambda x: _native_norm.lower_groups(x, sharded=sharded, epsilon=1e-5, groups=None, channels_last=True), [(5, 30, 9)],
+    ),
     "losses": lambda sharded: (
         lambda x: _native_loss.lower(np.arange(24).reshape(8, 3) % 50, x, sharded=sharded), [(8, 3, 50)],
     ),

@@ -135,7 +135,8 @@ def test_also_where_somebody_else_starts_jax_after_the_import() -> None:
 )
 def test_glibc_is_left_alone_where_steps_work_on_an_accelerator(tmp_path, environment: dict[str, str], is_set: bool) -> None:
     """The compiler of a GPU tries kernels out on all cores, whose threads would wait for each other's allocations."""
-    (tmp_path / "jax_plugins").mkdir()
+    (tmp_path / "jax_plugins" / "gpu").mkdir(parents=True)
+    (tmp_path / "jax_plugins" / "gpu" / "__init__.py").touch()
     (tmp_path / "driver").touch()
     program = f"import oneflow._base.memory as m; m._DRIVERS = ({str(tmp_path / 'driver')!r},); print(m.keep_freed.__wrapped__())"
     kept = unset("MALLOC_", "JAX_")

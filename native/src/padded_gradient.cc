@@ -36,7 +36,9 @@ bool PaddedGradient::takes(const ConvSpec& s) {
   if (std::any_of(std::begin(dtypes), std::end(dtypes), [](dt each) { return each != dt::f32; })) return false;
   for (int i = 0; i < s.n; i++) {
     const bool is_last = i == s.n - 1, is_alone = s.input[i + 2] == 1 && s.kernel[i + 2] == 1 && s.output[i + 2] == 1;
-    if (s.strides[i] != 1 || s.pad_low[i] > (s.kernel[i + 2] - 1) * s.dilations[i] || !(is_last || is_alone)) return false;
+    if (s.strides[i] != 1 || std::max(s.pad_low[i], s.pad_high[i]) > (s.kernel[i + 2] - 1) * s.dilations[i] ||
+        !(is_last || is_alone))
+      return false;
   }
   const bool keeps_length = s.output.back() == s.input.back() && s.dilations.back() == 1;  // few windows reach beyond it then
   return s.input.back() >= kWide && s.kernel.back() > 1 && !keeps_length;

@@ -152,11 +152,12 @@ def _made(job: JobFunction[..., Any], name: str, watched: _Watched, low: np.ndar
                 hint="a checkpoint from before training diverged",
             )
         grids[node.outputs[0].logical_blob_name] = grid_of_values(details(node), scale, zero)
+    before = job.session.jobs.get(name)
     made = job.derived(name, grids=grids)
     try:
         made.build()
     except BaseException:
-        made.session.forget_job(made, "it could not be built")
+        made.session.forget_job(made, "it could not be built", before)
         raise
     return made
 
@@ -170,7 +171,7 @@ def _range(least: float, most: float) -> str:
 def _observer(job: JobFunction[..., Any], watched: _Watched, measures: bool) -> JobFunction[..., Any]:
     body = watched.body(job.declaration.function, measures)
     returns = parse_return(tp.Numpy, body)
-    return job.derived(f"{job.name}_ranges", function=body, returns=returns, grids=None, users_name=job.name)
+    return job.derived(f"{job.name} (ranges)", function=body, returns=returns, grids=None, users_name=job.name)
 
 
 def _forget(observer: JobFunction[..., Any]) -> None:

@@ -108,10 +108,13 @@ class Session:
         self.jobs[job.name] = job
         self._declared.add(job)
 
-    def forget_job(self, job: Job, why: str) -> None:
-        """Takes a job out of the session: it cannot be called any more. Variables stay."""
+    def forget_job(self, job: Job, why: str, before: Job | None = None) -> None:
+        """Takes a job out of the session: it cannot be called any more. Variables stay. ``before`` has its name again."""
         with self.store.lock:
-            if self.jobs.get(job.name) is job:
+            if self.jobs.get(job.name) is job and before is not None:
+                self.jobs[job.name] = before
+                self._names_of[job.name] = frozenset(before.variable_names)
+            elif self.jobs.get(job.name) is job:
                 del self.jobs[job.name]
                 self._names_of.pop(job.name, None)
                 self._random.pop(job.name, None)

@@ -196,6 +196,31 @@ def test_grids_with_a_zero_point_in_weights_stay_in_floating_point(tmp_path: Pat
         flow.checkpoint.save(str(tmp_path / "weights"))  # warns of jobs that cannot be built: what was refused is none
 
 
+def test_another_job_keeps_its_name_and_variables_where_int8_jobs_are_made_or_refused() -> None:
+    predict, _ = trained_with_fake_quantization(False, False)
+
+    def scaled(size: int) -> Any:
+        def body(x: tp.Numpy.Placeholder((2,))) -> tp.Numpy:
+            return flow.math.reduce_sum(x) * flow.get_variable("v", (size,), initializer=flow.ones_initializer())
+
+        return body
+
+    jobs = []
+    for name in ("other", f"{predict.name}_ranges"):
+        body = scaled(1)
+        body.__name__ = name
+        jobs.append(flow.global_function("predict")(body))
+        jobs[-1](np.ones(2, np.float32))
+    flow.load_variables({"v": np.full(1, 7, np.float32)})
+    with pytest.raises(ModeError, match="the grid of its weights"):
+        flow.quantization.convert(predict, "other")
+    conflicting = flow.global_function("predict")(scaled(3))
+    with pytest.raises(flow.errors.VariableConflictError):
+        conflicting(np.ones(2, np.float32))
+    for job in jobs:
+        np.testing.assert_allclose(job(np.ones(2, np.float32)), [14])
+
+
 def test_what_cannot_be_of_integers_is_refused() -> None:
     predict = cnn()
     batch = drawn(BATCH, 3, 8, 8)

@@ -58,7 +58,10 @@ std::unique_ptr<ConvAlgorithm> choose_algorithm(const ConvSpec& s, int threads, 
     auto im2col = std::make_unique<Im2colConv>(s, threads, describe_only);
     if (!im2col->is_slow()) return im2col;
   }
-  if (PaddedGradient::takes(s)) return std::make_unique<PaddedGradient>(s, threads, describe_only);
+  if (PaddedGradient::takes(s)) {
+    auto padded = std::make_unique<PaddedGradient>(s, threads, describe_only);
+    if (!padded->is_slow()) return padded;
+  }
   return choose_direct(s, threads, describe_only, true);
 }
 

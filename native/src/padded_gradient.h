@@ -22,6 +22,7 @@ class PaddedGradient final : public ConvAlgorithm {
   std::string name() const override { return forward_.name(); }
   size_t scratch_size() const override;
   bool multiplies_padding() const override { return true; }
+  bool is_slow() const { return forward_.is_slow(); }
   void run(const void* gradient, const void* weights, void* result, Scratch& scratch) const override;
 
  private:

@@ -239,11 +239,9 @@ def _dtypes(call: str, spec: list[int]) -> list[str]:
     if call.startswith("cross_entropy"):  # labels are int32, of the same size
         wide = ["float32"] * 3
         return [_TYPES[spec[0]], *wide] if call == "cross_entropy" else [_TYPES[spec[0]], *wide, _TYPES[spec[0]]]
-    if call.startswith("layer_norm"):
-        narrow = {0, 1 + spec[3] + spec[4]} if call == "layer_norm" else {0, 2 + spec[3], 3 + spec[3]}  # x, y and their gradients
-        return [_TYPES[spec[0] if i in narrow else 0] for i in range(len(_SIZES[call](spec)))]
-    if call.startswith("group_norm"):
-        narrow = {0, 1 + 2 * spec[5]} if call == "group_norm" else {0, 2 + spec[5], 3 + spec[5]}
+    if call.startswith(("layer_norm", "group_norm")):
+        scale, center = spec[3:5] if call.startswith("layer_norm") else (spec[5], spec[5])
+        narrow = {0, 2 + scale, 3 + scale} if call.endswith("_grad") else {0, 1 + scale + center}  # x, y and their gradients
         return [_TYPES[spec[0] if i in narrow else 0] for i in range(len(_SIZES[call](spec)))]
     if call == "largest":
         return [_TYPES[spec[0]], "float32"]  # places are int32, of the same size

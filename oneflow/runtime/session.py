@@ -111,13 +111,14 @@ class Session:
     def forget_job(self, job: Job, why: str, before: Job | None = None) -> None:
         """Takes a job out of the session: it cannot be called any more. Variables stay. ``before`` has its name again."""
         with self.store.lock:
-            if self.jobs.get(job.name) is job and before is not None:
-                self.jobs[job.name] = before
-                self._names_of[job.name] = frozenset(before.variable_names)
-            elif self.jobs.get(job.name) is job:
-                del self.jobs[job.name]
-                self._names_of.pop(job.name, None)
-                self._random.pop(job.name, None)
+            if self.jobs.get(job.name) is job:
+                if before is not None:
+                    self.jobs[job.name] = before
+                    self._names_of[job.name] = frozenset(before.variable_names)
+                else:
+                    del self.jobs[job.name]
+                    self._names_of.pop(job.name, None)
+                    self._random.pop(job.name, None)
             self._declared.discard(job)
             job.close(why)
 

@@ -11,7 +11,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whether or not it is installed
 import oneflow.ops  # noqa: E402
-from oneflow.graph.op import as_is  # noqa: E402
 from oneflow.ops._dynamic_rules import RULES, takes_dynamic_size  # noqa: E402
 from oneflow.ops._emit import OPS  # noqa: E402
 
@@ -25,8 +24,8 @@ def page() -> str:
     for module in pkgutil.iter_modules(oneflow.ops.__path__):
         importlib.import_module(f"oneflow.ops.{module.name}")
     taken = [op for op in OPS.values() if takes_dynamic_size(op) and op.define.__module__ != MACHINERY]
-    single = [op.name for op in taken if op.name not in RULES and op.channels_last is as_is]
-    rows = [op.name for op in taken if op.name not in RULES and op.channels_last is not as_is]
+    single = [op.name for op in taken if op.name not in RULES and op.elementwise]
+    rows = [op.name for op in taken if op.name not in RULES and not op.elementwise]
     prose, mark, rest = PAGE.read_text(encoding="utf-8").partition(MARK)
     intro = "\n\n".join(rest.split("\n\n")[:2]).rstrip()
     parts = [

@@ -204,7 +204,9 @@ class OpDef:
       batch_inputs: positions of the inputs whose sample i (index i on axis 0) affects only sample i of the outputs, while the
         other inputs affect all samples; several positions if operands broadcast, none if samples mix.
       channels_last: ``channels_last(attrs, rank)`` returns the attributes with which the op computes the same on arrays whose
-        axis 1 was moved to the end, or None if there are none. ``as_is`` for elementwise ops.
+        axis 1 was moved to the end, or None if there are none. ``as_is`` if none depends on axes.
+      elementwise: element i of its output depends on element i of each input alone, after broadcasting. Implies
+        ``channels_last=as_is``.
       heavy: expensive enough to run on slices of the batch (see ``compiler/batch_slices.py``).
       native: its lowering by the native part, if it has one.
       host: how it runs on the host, for readers, decoders and image ops (see ``compiler/host_plan.py``).
@@ -245,6 +247,7 @@ class OpDef:
     random: bool = False
     batch_inputs: tuple[int, ...] = ()
     channels_last: Callable[[Mapping[str, Any], int], Mapping[str, Any] | None] | None = None
+    elementwise: bool = False
     heavy: bool = False
     native: Native | None = None
     host: HostRule | None = None
@@ -268,6 +271,10 @@ class OpDef:
     region: Callable[[Mapping[str, Any], tuple[int, ...]], tuple[tuple[int, int], ...] | None] | None = None
     lstm: LstmPart | None = None
 
+    def __post_init__(self) -> None:
+        if self.elementwise:
+            object.__setattr__(self, "channels_last", as_is)
+
     @property
     def on_host(self) -> bool:
         """Whether it runs on the host alone."""
@@ -287,7 +294,7 @@ class OpDef:
 
 
 def as_is(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
-    """``channels_last`` of ops that do not depend on axes."""
+    """``channels_last`` of ops whose attributes do not depend on axes."""
     return attrs
 
 

@@ -17,7 +17,7 @@ from ..graph.node import Blob, ValidLength
 from ..graph.op import OpDef
 from . import _dynamic_ops as dynamic
 from . import _emit
-from ._emit import OPS, add_node, as_is, camel, fail
+from ._emit import OPS, add_node, camel, fail
 
 Blobs = tuple[Blob, ...]
 
@@ -137,7 +137,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 def _rule_of(op: OpDef) -> Rule:
     if op.name in RULES:
         return RULES[op.name]
-    if op.channels_last is as_is:
+    if op.elementwise:
         return elementwise
     return _samples if op.batch_inputs else _refuse
 

@@ -16,7 +16,7 @@ from ..graph.node import Blob
 from ..graph.op import AttentionStep, Autocast, Int8, LstmPart, OpDef
 from ._arcs import angle_of
 from ._arrays import Array, as_float, broadcast, full, label, like, number_for, select, sum_to, where_else_zero, widen
-from ._emit import as_is, emit, fail, is_number, op, want
+from ._emit import emit, fail, is_number, op, want
 from ._int8 import RESIDUAL
 from ._remainders import quotient_of, remainder_of
 
@@ -140,7 +140,7 @@ def _pair(
             name,
             grad=grad and both_grads,
             batch_inputs=(0, 1),
-            channels_last=as_is,
+            elementwise=True,
             autocast=autocast,
             zeros=zeros,
             int8=int8,
@@ -151,7 +151,7 @@ def _pair(
             scalar_name or f"scalar_{name}",
             grad=grad and scalar_grad,
             batch_inputs=(0,),
-            channels_last=as_is,
+            elementwise=True,
             autocast=autocast,
             zeros=scalar_zeros,
             attention=scalar_attention,
@@ -333,7 +333,7 @@ def xlogy(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
     return _binary(_xlogy_ops, x, y, name, floating=True)
 
 
-@op(batch_inputs=(0,), channels_last=as_is)
+@op(batch_inputs=(0,), elementwise=True)
 def _power_of_number(x: Array, *, exponent: Number) -> Array:
     whole = int(exponent) if math.isfinite(exponent) else 0
     if (
@@ -365,7 +365,7 @@ def pow(x: Number | Blob, y: Number | Blob, name: str | None = None) -> Blob:
     return emit(_power_of_number, x, name=name, prefix="Pow", exponent=number_for(what, y, x, "the exponent"))
 
 
-@op("scalar_divided_by", batch_inputs=(0,), channels_last=as_is)
+@op("scalar_divided_by", batch_inputs=(0,), elementwise=True)
 def _number_by_blob(x: Array, *, number: Number) -> Array:
     zero = lax.eq(x, like(0, x))
     return select(zero, like(0, x), lax.div(like(number, x), select(zero, like(1, x), x)))
@@ -378,7 +378,7 @@ def _divide_number(x: Any, y: Blob, name: str | None) -> Blob:
     return emit(_number_by_blob, y, name=name, prefix="ScalarDiv", number=number_for(what, x, y))
 
 
-@op("add_n", autocast="between", zeros="all", channels_last=as_is)
+@op("add_n", autocast="between", zeros="all", elementwise=True)
 def _add_n(*arrays: Array) -> Array:
     return lax.convert_element_type(reduce(lax.add, map(widen, arrays)), arrays[0].dtype)
 
@@ -414,8 +414,8 @@ def _comparison(name: str, compute: Callable[[Array, Array], Array]) -> _Pair:
             return lax.full(x.shape, int(constant), np.int8)
         return lax.convert_element_type(compute(x, like(number, x)), np.int8)
 
-    both = op(name, nondifferentiable=True, batch_inputs=(0, 1), channels_last=as_is)(define)
-    return both, op(f"scalar_{name}", nondifferentiable=True, batch_inputs=(0,), channels_last=as_is)(define_scalar)
+    both = op(name, nondifferentiable=True, batch_inputs=(0, 1), elementwise=True)(define)
+    return both, op(f"scalar_{name}", nondifferentiable=True, batch_inputs=(0,), elementwise=True)(define_scalar)
 
 
 COMPARISONS = {

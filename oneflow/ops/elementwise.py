@@ -29,7 +29,7 @@ from ._arrays import (
     where_else_zero,
     widen,
 )
-from ._emit import as_is, emit, emit_many, fail, is_number, op, want
+from ._emit import emit, emit_many, fail, is_number, op, want
 from ._int8 import BOUND, GATE, RECTIFY
 from ._sine import cosine_of, sine_of, tangent_of
 
@@ -59,7 +59,7 @@ def unary(
     ``facts`` are further fields of ``OpDef``.
     """
     wrapped = None if grad is None else lambda inputs, outputs, cotangents: (grad(inputs[0], outputs[0], cotangents[0]),)
-    made = op(op_name, grad=wrapped, batch_inputs=(0,), channels_last=as_is, **facts)(define)
+    made = op(op_name, grad=wrapped, batch_inputs=(0,), elementwise=True, **facts)(define)
 
     def function(x: Blob, name: str | None = None) -> Blob:
         if not isinstance(x, Blob) or not (integers or x.dtype.is_floating_point):
@@ -204,7 +204,7 @@ amp_white_identity = unary(
 )  # fmt: skip
 
 
-@op("stop_gradient", nondifferentiable=True, autocast="between", channels_last=as_is)
+@op("stop_gradient", nondifferentiable=True, autocast="between", elementwise=True)
 def _stop_gradient(x: Array) -> Array:
     return x
 
@@ -312,7 +312,7 @@ def _clip_grad(inputs: Any, outputs: Any, cotangents: Any, *, low: Any, high: An
     return (dx,)
 
 
-@op("clip", grad=_clip_grad, batch_inputs=(0,), channels_last=as_is, int8=BOUND)
+@op("clip", grad=_clip_grad, batch_inputs=(0,), elementwise=True, int8=BOUND)
 def _clip(x: Array, *, low: int | float | None, high: int | float | None) -> Array:
     if low is not None:
         x = lax.max(x, like(low, x))
@@ -354,7 +354,7 @@ def _cast_grad(inputs: Any, outputs: Any, cotangents: Any, *, to: np.dtype) -> t
     return (lax.convert_element_type(cotangents[0], inputs[0].dtype),)
 
 
-@op("cast", grad=_cast_grad, batch_inputs=(0,), channels_last=as_is, keeps_values=True, zeros="all")
+@op("cast", grad=_cast_grad, batch_inputs=(0,), elementwise=True, keeps_values=True, zeros="all")
 def _cast(x: Array, *, to: np.dtype) -> Array:
     return lax.convert_element_type(x, to)
 
@@ -376,7 +376,7 @@ def cast(x: Blob, dtype: dtype, name: str | None = None) -> Blob:
     return x if x.dtype == kind else emit(_cast, x, name=name, to=kind.numpy_dtype)
 
 
-@op("polyval", batch_inputs=(0,), channels_last=as_is)
+@op("polyval", batch_inputs=(0,), elementwise=True)
 def _polyval(x: Array, *, coeffs: tuple[int | float, ...]) -> Array:
     y = full(0, x)
     for c in coeffs:

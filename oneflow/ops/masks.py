@@ -17,13 +17,13 @@ from . import _dynamic_moves  # noqa: F401 - its rules
 from . import _dynamic_rules as rules
 from ._arrays import Array, broadcast, dtype_for, label, like, number_for, select
 from ._dynamic_ops import resized
-from ._emit import as_is, emit, emit_many, fail, is_number, op, want
+from ._emit import emit, emit_many, fail, is_number, op, want
 from .array import transpose
 from .constant import constant
 from .indexing import coordinates_add
 
 
-@op("where", nondifferentiable=(0,), batch_inputs=(0, 1, 2), channels_last=as_is)
+@op("where", nondifferentiable=(0,), batch_inputs=(0, 1, 2), elementwise=True)
 def _where(condition: Array, x: Array, y: Array) -> Array:
     mask, x, y = broadcast(lax.ne(condition, like(0, condition)), x, y)
     return lax.select(mask, x, y)
@@ -67,7 +67,7 @@ def where(condition: Blob, x: Blob | None = None, y: Blob | None = None, name: s
     return emit(_where, condition, x, y, name=name)
 
 
-@op("masked_fill", nondifferentiable=(1,), batch_inputs=(0, 1), channels_last=as_is)
+@op("masked_fill", nondifferentiable=(1,), batch_inputs=(0, 1), elementwise=True)
 def _masked_fill(x: Array, mask: Array, *, value: int | float) -> Array:
     chosen, x = broadcast(lax.ne(mask, like(0, mask)), x)
     return select(chosen, like(value, x), x)

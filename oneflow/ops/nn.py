@@ -12,7 +12,7 @@ from ..errors import ArgumentError, ShapeError
 from ..graph.node import Blob
 from ..graph.op import AttentionStep
 from ._arrays import Array, broadcast_to, full, in_float32, label, like, select, softplus_of, where_else_zero, widen
-from ._emit import as_is, emit, emit_many, fail, op, want, with_moved_axis
+from ._emit import emit, emit_many, fail, op, want, with_moved_axis
 from .loss import log_softmax_of
 
 # --- activations
@@ -23,17 +23,17 @@ def _between_grad(inputs: Any, outputs: Any, cotangents: Any, *, low: float, hig
     return (where_else_zero(lax.bitwise_and(lax.gt(y, full(low, y)), lax.lt(y, full(high, y))), dy),)
 
 
-@op("hardtanh", batch_inputs=(0,), channels_last=as_is, grad=_between_grad)
+@op("hardtanh", batch_inputs=(0,), elementwise=True, grad=_between_grad)
 def _hardtanh(x: Array, *, low: float, high: float) -> Array:
     return lax.clamp(like(low, x), x, like(high, x))
 
 
-@op("leaky_relu", batch_inputs=(0,), channels_last=as_is, zeros="all")
+@op("leaky_relu", batch_inputs=(0,), elementwise=True, zeros="all")
 def _leaky_relu(x: Array, *, alpha: float) -> Array:
     return lax.select(lax.gt(x, full(0, x)), x, lax.mul(x, like(alpha, x)))
 
 
-@op("elu", batch_inputs=(0,), channels_last=as_is, zeros="all")
+@op("elu", batch_inputs=(0,), elementwise=True, zeros="all")
 def _elu(x: Array, *, alpha: float) -> Array:
     above = lax.gt(x, full(0, x))
     below = lax.mul(lax.expm1(select(above, full(0, x), x)), like(alpha, x))
@@ -68,7 +68,7 @@ def _hardsigmoid_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[Array
     return (where_else_zero(_inside(x), lax.mul(dy, like(1 / 6, x))),)
 
 
-@op("hardsigmoid", batch_inputs=(0,), channels_last=as_is, grad=_hardsigmoid_grad)
+@op("hardsigmoid", batch_inputs=(0,), elementwise=True, grad=_hardsigmoid_grad)
 def _hardsigmoid(x: Array) -> Array:
     return in_float32(_ramp, x)
 
@@ -81,17 +81,17 @@ def _hardswish_grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[Array]:
     return (lax.convert_element_type(dx, inputs[0].dtype),)
 
 
-@op("hardswish", batch_inputs=(0,), channels_last=as_is, grad=_hardswish_grad)
+@op("hardswish", batch_inputs=(0,), elementwise=True, grad=_hardswish_grad)
 def _hardswish(x: Array) -> Array:
     return in_float32(lambda wide: lax.mul(wide, _ramp(wide)), x)  # in 16 bits the ramp's rounding, times x, is too much
 
 
-@op("mish", batch_inputs=(0,), channels_last=as_is)
+@op("mish", batch_inputs=(0,), elementwise=True)
 def _mish(x: Array) -> Array:
     return lax.mul(x, lax.tanh(softplus_of(x)))
 
 
-@op("swish", batch_inputs=(0,), channels_last=as_is)
+@op("swish", batch_inputs=(0,), elementwise=True)
 def _swish(x: Array, *, beta: float) -> Array:
     return lax.mul(x, lax.logistic(lax.mul(x, like(beta, x)) if beta != 1 else x))
 

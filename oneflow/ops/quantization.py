@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from .._base.jax import jnp, lax
 from ..errors import ModeError, ShapeError
 from ..graph.node import Blob
 from ._arrays import Array, broadcast_to, full, label, largest_of, least_of, like, select
-from ._emit import emit, emit_many, fail, op, want
+from ._emit import as_is, emit, emit_many, fail, op, want
 from ._int8 import GRID, STATISTICS
 
 SCHEMES = ("symmetric", "affine")
@@ -43,12 +42,7 @@ def _measured(x: Array, axes: tuple[int, ...], scheme: str, formula: str) -> tup
     return _extremes(x, axes)
 
 
-def _in_any_layout(attrs: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
-    """Of ops that take all elements alike, but for axis 0. Not ``as_is``, since padding must not be measured."""
-    return attrs
-
-
-@op("min_max_observer", multiple_results=True, nondifferentiable=True, channels_last=_in_any_layout)
+@op("min_max_observer", multiple_results=True, nondifferentiable=True, channels_last=as_is)
 def _min_max_observer(x: Array, *, bits: int, scheme: str, formula: str, per_layer: bool) -> tuple[Array, Array]:
     axes = tuple(range(0 if per_layer else 1, x.ndim))
     return _grid(*_measured(x, axes, scheme, formula), bits, scheme, formula)
@@ -59,7 +53,7 @@ def _min_max_observer(x: Array, *, bits: int, scheme: str, formula: str, per_lay
     multiple_results=True,
     nondifferentiable=True,
     int8=STATISTICS,
-    channels_last=_in_any_layout,
+    channels_last=as_is,
 )
 def _moving_average(
     x: Array, step: Array, moving_max: Array, moving_min: Array, *,
@@ -81,7 +75,7 @@ def _straight_through(inputs: Any, outputs: Any, cotangents: Any, **attrs: Any) 
     return cotangents[0], None, None
 
 
-@op("fake_quantization", grad=_straight_through, nondifferentiable=(1, 2), int8=GRID, channels_last=_in_any_layout)
+@op("fake_quantization", grad=_straight_through, nondifferentiable=(1, 2), int8=GRID, channels_last=as_is)
 def _fake_quantization(x: Array, scale: Array, zero: Array, *, bits: int, scheme: str, formula: str) -> Array:
     def spread(p: Array) -> Array:
         p = lax.convert_element_type(p, x.dtype)

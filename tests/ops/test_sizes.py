@@ -23,7 +23,7 @@ from oneflow.errors import OneFlowError, ShapeError
 from oneflow.graph.graph import OP_INPUT, OP_VARIABLE, Graph
 from oneflow.graph.node import Blob
 from oneflow.ops._dynamic_ops import resized
-from oneflow.ops._emit import as_is, emit_many
+from oneflow.ops._emit import emit_many
 from oneflow.ops.masks import with_valid_length
 
 
@@ -160,7 +160,7 @@ def _selected() -> list[Any]:
         row = param.values[0]
         ops = {node.op for node in trace(row.build, [(a.shape, a.dtype) for a in _arrays(row)], row.train)[0].nodes}
         ops = {op for op in ops if op is not OP_INPUT}
-        if row.name not in SINGLE and all(op.channels_last is as_is and len(op.batch_inputs) == 1 for op in ops):
+        if row.name not in SINGLE and all(op.elementwise and len(op.batch_inputs) == 1 for op in ops):
             continue
         if any(op.name not in chosen for op in ops):
             chosen.update({op.name: param for op in ops if op.name not in chosen})

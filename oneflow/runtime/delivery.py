@@ -250,8 +250,11 @@ class DeliveryThread(Deliveries):
         else:
             self._wait(lambda: result.passed)
 
-    def drain(self) -> None:
-        """Waits until everything submitted so far is delivered. On the delivery thread there is nothing to wait for."""
+    def drain(self, *, and_calls_of_callbacks: bool = False) -> None:
+        """Waits until everything submitted so far is delivered, and what its callbacks submit if asked to.
+
+        On the delivery thread there is nothing to wait for.
+        """
         if self.thread is None or self.is_current():
             return
         self.moved_on(get_ident())
@@ -260,7 +263,16 @@ class DeliveryThread(Deliveries):
             late = self._late[-1][0]
         except IndexError:
             late = self._late_begun
-        self._wait(lambda: self._last_delivered >= last and self._late_ended >= late)
+        found = False
+
+        def is_found() -> bool:
+            nonlocal found
+            if not found and self._last_delivered >= last and self._late_ended >= late:
+                owes_none = self.is_current() and not self._has_calls_of_callbacks()  # asked on the thread, between two calls
+                found = owes_none or not and_calls_of_callbacks or self.is_drained()
+            return found
+
+        self._wait(is_found)
 
     def is_drained(self) -> bool:
         """Whether everything submitted is delivered, late callbacks included."""
@@ -282,9 +294,15 @@ class DeliveryThread(Deliveries):
 
     def _owes_callbacks(self) -> bool:
         daemons = {thread.ident for thread in threading.enumerate() if thread.daemon and thread is not self.thread}
-        late = [self._late[i][1] for i in range(len(self._late))]  # callers append meanwhile, here and there
+        return any(result.thread and result.thread not in daemons for result in self._undelivered_results())
+
+    def _has_calls_of_callbacks(self) -> bool:
+        return any(result.thread == get_ident() for result in self._undelivered_results())
+
+    def _undelivered_results(self) -> list[Result[Any]]:
+        """Those in the queues, for the thread: callers append meanwhile."""
         queued = [self._pending[i] for i in range(len(self._pending))]
-        return any(result.thread and result.thread not in daemons for result in queued + late)
+        return queued + [self._late[i][1] for i in range(len(self._late))]
 
     def before_call(self, job_name: str, *, submits: bool = False) -> None:
         """The first thing that a call does if ``attention`` is set: raises errors that wait, and calls the hook.
@@ -502,11 +520,12 @@ class DeliveryThread(Deliveries):
         result.wait(is_ready)
         processes.returned()
         result.finish()
-        if self._late:
+        if not result.has_callbacks and self._newest.get(result.thread) == result.sequence:
+            self._await_callback(result)
+        has_callbacks = result.has_callbacks  # before the look at late ones: those of earlier calls were registered before it
+        while self._late:
             self._run_late()
-        if result.has_callbacks or self._newest.get(result.thread) == result.sequence:
-            if not result.has_callbacks:
-                self._await_callback(result)
+        if has_callbacks:
             result.run_callbacks()
 
     def _await_callback(self, result: Result[Any]) -> None:

@@ -305,8 +305,8 @@ class Session:
             yield
 
     def sync(self) -> None:
-        """Waits for everything submitted. Raises CallbackError for a callback that failed."""
-        process.delivery.drain()
+        """Waits for everything submitted, also by callbacks. Raises CallbackError for a callback that failed."""
+        process.delivery.drain(and_calls_of_callbacks=True)
         process.delivery.raise_error()
 
     # --- randomness

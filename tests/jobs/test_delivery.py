@@ -96,6 +96,43 @@ def test_a_result_without_callback_blocks_nobody_and_late_registration_works():
     assert got[-1] == "early"
 
 
+@pytest.mark.parametrize("calls", [3, 40])
+def test_callbacks_that_are_registered_when_all_calls_are_made_run_in_call_order(calls):
+    """Some turns are over by then, and others' calls are being delivered meanwhile."""
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((150, 150))) -> tp.Callback[tp.Numpy]:
+        return flow.math.reduce_sum(flow.matmul(x, x))
+
+    for _ in range(20):
+        order: list[int] = []
+        results = [job(np.ones((150, 150), np.float32)) for _ in range(calls)]
+        for i, result in enumerate(results):
+            result(lambda _, i=i, order=order: order.append(i))
+        flow.sync_default_session()
+        assert order == list(range(calls))
+
+
+def test_sync_waits_for_calls_of_callbacks():
+    """Each callback makes the next call, which is not yet submitted when the wait begins."""
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2,))) -> tp.Callback[tp.Numpy]:
+        return x + 1.0
+
+    seen = []
+
+    def again(value):
+        time.sleep(0.05)
+        seen.append(value[0])
+        if len(seen) < 5:
+            job(value)(again)
+
+    job(np.zeros(2, np.float32))(again)
+    flow.sync_default_session()
+    assert seen == [1, 2, 3, 4, 5]
+
+
 def test_callbacks_may_call_jobs_read_variables_and_save(tmp_path):
     count = counting_job()
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +19,7 @@ from ..graph.op import Native, OpDef
 
 Array = Any
 Quarters = tuple[int, int, int, int]
-_MIN_ELEMENTS = 1024  # of a state; with fewer a call gains nothing
+_MIN_ELEMENTS = 1024  # of a state; with fewer the call of one step gains nothing
 
 
 @dataclass(frozen=True)
@@ -125,13 +126,15 @@ def define(*arrays: Array, gates: Gates) -> tuple[Array, Array]:
     return lax.logistic(o) * lax.tanh(c), c
 
 
+def gains_alone(shape: Sequence[int], gates: Gates) -> bool:
+    """Whether a step with a state of this shape gains by a call of its own, without those around it."""
+    return not gates.apart and math.prod(shape) >= _MIN_ELEMENTS
+
+
 def _unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
     if any(a.dtype != np.float32 for a in arrays):
         return "it is not float32"
-    cell = _cell_of(arrays, attrs["gates"])
-    if cell.rows * cell.width < _MIN_ELEMENTS:
-        return "too small to gain by it"
-    return _native.kernel_refusal("lstm_cell", cell.spec())
+    return _native.kernel_refusal("lstm_cell", _cell_of(arrays, attrs["gates"]).spec())
 
 
 def _describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from ..graph.node import Blob, Node
 from .lstm_cell import CellCall, JoinedCall, Key, both_ways, readers_of
+from .lstm_cell_kernels import gains_alone
 from .lstm_layer_kernels import LSTM_LAYER, Given, Product
 from .native import unsupported_reason
 
@@ -375,10 +376,11 @@ def with_layers(
 
 
 def _without_lone_cells(steps: Sequence[Any]) -> list[Any]:
-    """The nodes again of cells whose gates are an array each, where no call computes several steps."""
+    """The nodes again of cells that no call of several steps computes, where a call of their own gains nothing."""
     made: list[Any] = []
     for step in steps:
-        made += step.nodes if isinstance(step, CellCall) and step.form.apart else [step]
+        is_lone = isinstance(step, CellCall) and not gains_alone(step.targets[1].shape, step.form)
+        made += step.nodes if is_lone else [step]
     return made
 
 

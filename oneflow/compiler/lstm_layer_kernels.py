@@ -22,7 +22,6 @@ from .lstm_cell_kernels import Gates
 
 Array = Any
 Quarters = tuple[int, int, int, int]
-_MIN_WIDTH, _MIN_FLOPS = 32, 1 << 18  # of a step's product; with less a call gains nothing
 
 
 @dataclass(frozen=True)
@@ -276,8 +275,6 @@ def _unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str 
     if any(a.dtype != np.float32 for a in arrays):
         return "it is not float32"
     layer = _layer_of(arrays, attrs)
-    if layer.width < _MIN_WIDTH or 8 * layer.rows * layer.width**2 < _MIN_FLOPS:
-        return "too small to gain by it"
     size = math.prod(layer.all_steps(4 * layer.width)[0])
     refusal = _native.array_refusal("float32", (size,))
     return refusal or _native.kernel_refusal("lstm_layer", layer.spec())

@@ -293,6 +293,19 @@ def test_training_is_that_of_pytorch(network: Any, record: str, calls: int) -> N
     assert_calls(job, record, calls)
 
 
+@pytest.mark.parametrize("network, calls", [(from_a_state, 1), (other_weights, 0)])
+@pytest.mark.parametrize("batch, width", [(1, 8), (2, 20), (8, 64)])
+def test_sequences_of_small_steps_take_one_call(
+    network: Any, calls: int, batch: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Single ones of their sizes are XLA's."""
+    monkeypatch.setitem(globals(), "BATCH", batch)
+    monkeypatch.setitem(globals(), "WIDTH", width)
+    found, job = trained(network, values())
+    assert_like_pytorch(network, values(), found)
+    assert_calls(job, "1 sequence of steps computed by one call each" if calls else "", calls, by_cells=False)
+
+
 # --- what programs write of the gates
 
 INPUT = 48

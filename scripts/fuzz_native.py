@@ -260,6 +260,8 @@ def _dtypes(call: str, spec: list[int]) -> list[str]:
 
 
 def _conv(random: np.random.Generator) -> list[int]:
+    if random.integers(0, 6) == 0:
+        return [*random.integers(0, (3, 2)).tolist(), *_conv_in_tiles(random)[2:]]  # its kind, and the weights' layout
     n = int(random.integers(1, 4))
     some = lambda low, high: [int(v) for v in random.integers(low, high + 1, n)]  # noqa: E731
     groups = int(random.choice([1, 1, 2, 5]))
@@ -423,7 +425,9 @@ def _product(random: np.random.Generator) -> list[int]:
 
 
 def _conv_in_tiles(random: np.random.Generator) -> list[int]:
-    """One for Winograd's minimal filtering, where its data is float32: stride 1, windows of 3 x 3, 16 channels or more."""
+    """One for Winograd's minimal filtering, where its data is float32: stride 1, windows of 3 x 3, 16 channels or more.
+
+    The native part takes it for convolutions of 32 and more."""
     fan, out = (int(v) for v in random.integers(16, 80, 2))
     pads, sizes = random.integers(0, 3, (2, 2)).tolist(), random.integers(3, 24, 2).tolist()
     result = [size + sum(sides) - 2 for size, sides in zip(sizes, zip(*pads, strict=True), strict=True)]

@@ -25,8 +25,19 @@ struct ProductSpec {
     if (low > high || (activation == Activation::kClip && (is_integer() || low != 0))) {
       throw std::invalid_argument("there is no such range");
     }
-    is_conv ? read_conv(reader) : read_matmul(reader);
+    if (is_conv) {
+      set_conv(ConvGeometry(reader));
+    } else {
+      read_matmul(reader);
+    }
     reader.finish();
+  }
+
+  // A convolution of float32 numbers that nothing follows.
+  explicit ProductSpec(const ConvGeometry& geometry)
+      : is_conv(true), has_residual(false), input_type(dt::f32), output_type(dt::f32), activation(Activation::kNone), factor(1),
+        shift(0), low(0), high(0) {
+    set_conv(geometry);
   }
 
   bool is_integer() const { return input_type == dt::u8; }
@@ -100,8 +111,7 @@ struct ProductSpec {
 
  private:
   // Weights arrive as (O, ..., I).
-  void read_conv(SpecReader& reader) {
-    const ConvGeometry geometry(reader);
+  void set_conv(const ConvGeometry& geometry) {
     groups = geometry.groups, channels = geometry.kernel[0];
     input = geometry.input, weights = geometry.kernel, output = geometry.output;
     strides = geometry.strides, dilations = geometry.dilations, pad_low = geometry.pad_low, pad_high = geometry.pad_high;

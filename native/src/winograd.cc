@@ -4,15 +4,21 @@
 // Tiles of 4 x 4 pixels would need less arithmetic, but are off by three to six times as much, and round where direct sums are exact:
 // sums of small whole numbers, and zeros.
 //
+// A tile mixes its values, so that an infinity makes NaNs of results that it has no part in. Where a result is not finite, the
+// tile is computed directly in products with packed weights, and all of the convolution by oneDNN where weights are packed in
+// each call.
+//
 // Weights are packed into panels of two vectors of output channels, missing ones zeros: first all transformed ones, [panel][place][input
-// channel][output channel], then the weights themselves, [panel][tap][input channel][output channel]. With these, a tile is computed directly where a
-// result is not finite: a tile mixes its values, so that an infinity makes NaNs of results that it has no part in.
+// channel][output channel], then, for products with packed weights, the weights themselves, [panel][tap][input channel][output channel].
 
 #include "winograd.h"
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 #include <utility>
 
+#include "direct.h"
 #include "vectors.h"
 
 namespace native {
@@ -20,6 +26,7 @@ namespace native {
 namespace {
 
 constexpr int64_t kTaps = 9, kVectors = 2;  // of a panel
+constexpr auto* kName = "winograd";
 constexpr int kSize = 2, kSide = 4, kPlaces = 16;  // pixels of a tile's result and of what it reads, in a row; and numbers
 
 int64_t panel_width() { return kVectors * lanes(); }
@@ -33,16 +40,23 @@ struct Tiles {
       : down((s.output[2] + kSize - 1) / kSize), across((s.output[3] + kSize - 1) / kSize), count(s.output[0] * down * across) {}
 };
 
-size_t packed_bytes(const ProductSpec& s) {
-  return static_cast<size_t>(panels_of(s) * panel_width() * s.input[1] * (kPlaces + kTaps)) * sizeof(float);
+size_t packed_bytes(const ProductSpec& s, int64_t numbers) {  // of each pair of channels
+  return static_cast<size_t>(panels_of(s) * panel_width() * s.input[1] * numbers) * sizeof(float);
 }
+
+// Weights in memory: where the first one is, and how far others lie behind it.
+struct Weights {
+  const float* first;
+  int64_t output_step, input_step, tap_step;
+};
 
 struct Call {
   const Tiles& tiles;
   const float *data, *weights;
-  Epilogue after;
+  Epilogue after;                  // without an offset: null
+  std::atomic<bool>* is_infinite;  // is set where a result is not finite; null: it is computed directly
   const float* zeros;  // as many as a pixel has channels
-  int64_t place_step;  // between numbers of a transformed tile
+  int64_t tile_step, place_step;  // between transformed tiles, and numbers of one
   const ProductSpec& spec() const { return after.spec; }
 };
 
@@ -55,6 +69,19 @@ struct Place {
     sample = tile / (t.down * t.across);
     row = tile / t.across % t.down * kSize, column = tile % t.across * kSize;
     const dims& output = call.spec().output;
+    bound(output);
+  }
+
+  void advance(const Call& call) {  // to the next tile
+    const dims& output = call.spec().output;
+    column += kSize;
+    if (column >= output[3]) column = 0, row += kSize;
+    if (row >= output[2]) row = 0, sample++;
+    bound(output);
+  }
+
+ private:
+  void bound(const dims& output) {
     rows = std::min<int64_t>(kSize, output[2] - row), columns = std::min<int64_t>(kSize, output[3] - column);
   }
 };
@@ -69,20 +96,29 @@ inline const float* pixel_at(const Call& call, int64_t sample, int64_t row, int6
 
 struct Kernels {
   int64_t most_rows;
-  void (*transform_tile)(const Call&, int64_t tile, int64_t begin, int64_t end, float* to);
+  void (*transform_tiles)(const Call&, int64_t tile, int64_t count, int64_t begin, int64_t end, float* to);
   // Of i + 1 tiles, up to `most_rows`.
   void (*multiply[8])(const float* tiles, int64_t step, const float* weights, int64_t depth, const float* ahead, float* to);
-  void (*write_tile)(const Call&, int64_t tile, int64_t panel, const float* sums, int64_t step);
-  void (*pack_panels)(const ProductSpec&, const float* weights, float* packed, int64_t begin, int64_t end);
+  void (*write_tiles)(const Call&, int64_t tile, int64_t count, int64_t panel, const float* sums, int64_t step);
+  // `direct`: whether the weights themselves follow.
+  void (*pack_panels)(const ProductSpec&, const Weights&, float* packed, bool direct, int64_t begin, int64_t end);
 };
 
 #define KERNELS "winograd_kernels.h"
 #include "each_isa.h"
 
-class Winograd final : public Operation {
+const Kernels& kernels() { return for_this_cpu(avx2::kKernels, avx512::kKernels); }
+
+void pack(const ProductSpec& s, const Weights& weights, float* packed, bool direct, int threads) {
+  thread_pool::parallel_for(panels_of(s), threads, [&](int64_t begin, int64_t end) {
+    kernels().pack_panels(s, weights, packed, direct, begin, end);
+  });
+}
+
+// How tiles and panels are shared by threads, and computed.
+class Filtering {
  public:
-  Winograd(const ProductSpec& s, const thread_pool::Settings& settings) : spec_(s), tiles_(s) {
-    threads_ = settings.threads_for(s.flops());
+  Filtering(const ProductSpec& s, int threads) : spec_(s), tiles_(s), threads_(threads) {
     // Threads share transformed tiles where these are few, or weights so many that all of them should not go through each cache.
     constexpr int64_t kLeast = 8, kMost = 64, kSharedMost = 96, kCache = 1 << 19, kFewWeights = 1 << 20;
     const int64_t depth = s.input[1], tile_bytes = kPlaces * depth * 4;
@@ -95,18 +131,17 @@ class Winograd final : public Operation {
     zeros_bytes_ = static_cast<size_t>(tile_step_) * 4;
     tiles_bytes_ = aligned(static_cast<size_t>(kPlaces * place_step_) * 4);
     sums_bytes_ = aligned(static_cast<size_t>(kPlaces * (block_ * panel_width() + 16)) * 4);
-    const size_t threads = static_cast<size_t>(threads_);
-    scratch_size_ = aligned(zeros_bytes_) + (is_shared_ ? 1 : threads) * tiles_bytes_ + threads * sums_bytes_;
-    operand_bytes_ = s.operand_bytes(packed_bytes(s));
   }
 
-  std::string name() const override { return "winograd"; }
+  size_t scratch_size() const {
+    const size_t several = static_cast<size_t>(threads_);
+    return aligned(zeros_bytes_) + (is_shared_ ? 1 : several) * tiles_bytes_ + several * sums_bytes_;
+  }
 
-  void run(void* const* operands, Scratch& scratch) const override {
-    const auto array = [&](int i) { return static_cast<const float*>(operands[i]); };
+  void run(const float* data, const float* weights, const Epilogue& after, std::atomic<bool>* is_infinite, Scratch& scratch) const {
     char* zeros = scratch.take(zeros_bytes_);
     std::fill_n(zeros, zeros_bytes_, 0);
-    const Call call{tiles_, array(0), array(1), {spec_, operands}, reinterpret_cast<const float*>(zeros), place_step_};
+    const Call call{tiles_, data, weights, after, is_infinite, reinterpret_cast<const float*>(zeros), tile_step_, place_step_};
     char* transformed = scratch.take((is_shared_ ? 1 : static_cast<size_t>(threads_)) * tiles_bytes_);
     char* sums = scratch.take(static_cast<size_t>(threads_) * sums_bytes_);
     compute(call, transformed, sums);
@@ -124,7 +159,7 @@ class Winograd final : public Operation {
         const int64_t end = tiles_.count * (thread + 1) / threads_;
         for (int64_t begin = tiles_.count * thread / threads_; begin < end; begin += block_) {
           const int64_t count = std::min(block_, end - begin);
-          for (int64_t i = 0; i < count; i++) kernels_.transform_tile(call, begin + i, 0, depth, mine + i * tile_step_);
+          kernels_.transform_tiles(call, begin, count, 0, depth, mine);
           for (int64_t panel = 0; panel < panels; panel++) multiply_panel(call, begin, count, panel, mine, my_sums);
         }
       });
@@ -137,7 +172,7 @@ class Winograd final : public Operation {
         const int64_t last = count * vectors * (thread + 1) / threads_;
         for (int64_t at = count * vectors * thread / threads_; at < last;) {
           const int64_t tile = at / vectors, first = at % vectors, next = std::min(vectors, first + last - at);
-          kernels_.transform_tile(call, begin + tile, 16 * first, std::min(16 * next, depth), shared + tile * tile_step_);
+          kernels_.transform_tiles(call, begin + tile, 1, 16 * first, std::min(16 * next, depth), shared + tile * tile_step_);
           at += next - first;
         }
       });
@@ -166,38 +201,103 @@ class Winograd final : public Operation {
                                             g == 0 ? weights + depth * width : nullptr, sums + place * sums_step + first * width);
       }
     }
-    for (int64_t i = 0; i < count; i++) kernels_.write_tile(call, begin + i, panel, sums + i * width, sums_step);
+    kernels_.write_tiles(call, begin, count, panel, sums, sums_step);
   }
 
   ProductSpec spec_;
   Tiles tiles_;
+  int threads_;
   bool is_shared_;  // by threads, which take some of the panels each; else they take some of the tiles
   int64_t block_;   // tiles that are computed at a time
   int64_t tile_step_, place_step_;
   size_t zeros_bytes_, tiles_bytes_, sums_bytes_;
-  const Kernels& kernels_ = for_this_cpu(avx2::kKernels, avx512::kKernels);
+  const Kernels& kernels_ = kernels();
+};
+
+// With weights that were packed before.
+class Winograd final : public Operation {
+ public:
+  Winograd(const ProductSpec& s, const thread_pool::Settings& settings) : spec_(s), filtering_(s, settings.threads_for(s.flops())) {
+    threads_ = settings.threads_for(s.flops());
+    scratch_size_ = filtering_.scratch_size();
+    operand_bytes_ = s.operand_bytes(packed_bytes(s, kPlaces + kTaps));
+  }
+
+  std::string name() const override { return kName; }
+
+  void run(void* const* operands, Scratch& scratch) const override {
+    const auto array = [&](int i) { return static_cast<const float*>(operands[i]); };
+    filtering_.run(array(0), array(1), {spec_, operands}, nullptr, scratch);
+  }
+
+ private:
+  ProductSpec spec_;
+  Filtering filtering_;
 };
 
 class WinogradPack final : public Operation {
  public:
   WinogradPack(const ProductSpec& s, const thread_pool::Settings& settings) : spec_(s) {
     threads_ = settings.threads_for(s.flops());
-    operand_bytes_ = {element_count(s.weights) * sizeof(float), packed_bytes(s)};
+    operand_bytes_ = {element_count(s.weights) * sizeof(float), packed_bytes(s, kPlaces + kTaps)};
   }
 
-  std::string name() const override { return std::to_string(packed_bytes(spec_)); }
+  std::string name() const override { return std::to_string(operand_bytes_[1]); }
 
   void run(void* const* operands, Scratch&) const override {
-    const auto* weights = static_cast<const float*>(operands[0]);
-    auto* packed = static_cast<float*>(operands[1]);
-    const auto pack_panels = for_this_cpu(avx2::kKernels, avx512::kKernels).pack_panels;
-    const auto pack = [&](int64_t begin, int64_t end) { pack_panels(spec_, weights, packed, begin, end); };
-    if (threads_ == 1) return pack(0, panels_of(spec_));
-    thread_pool::parallel_for(panels_of(spec_), threads_, pack);
+    const int64_t depth = spec_.input[1];
+    const Weights weights{static_cast<const float*>(operands[0]), kTaps * depth, 1, depth};
+    pack(spec_, weights, static_cast<float*>(operands[1]), true, threads_);
   }
 
  private:
   ProductSpec spec_;
+};
+
+// The convolution that computes a call: the gradient to the data is one of the output's gradient, with the window turned round.
+ConvGeometry computed(const ConvSpec& s) {
+  ConvGeometry made = s;
+  if (s.kind == ConvSpec::kForward) return made;
+  made.input = s.output, made.output = s.input, made.kernel = {s.kernel[1], s.kernel[0], s.kernel[2], s.kernel[3]};
+  for (int i = 0; i < 2; i++) made.pad_low[i] = 2 - s.pad_low[i], made.pad_high[i] = 2 - s.pad_high[i];
+  return made;
+}
+
+class WinogradConv final : public ConvAlgorithm {
+ public:
+  WinogradConv(const ConvSpec& s, int threads) : conv_(s), spec_(computed(s)), filtering_(spec_, threads), threads_(threads) {}
+
+  std::string name() const override { return kName; }
+  size_t scratch_size() const override { return aligned(packed_bytes(spec_, kPlaces)) + filtering_.scratch_size(); }
+  bool multiplies_padding() const override { return false; }
+
+  void run(const void* first, const void* second, void* result, Scratch& scratch) const override {
+    auto* packed = reinterpret_cast<float*>(scratch.take(packed_bytes(spec_, kPlaces)));
+    pack(spec_, weights(static_cast<const float*>(second)), packed, false, threads_);
+    void* const operands[] = {nullptr, nullptr, nullptr, result};
+    std::atomic<bool> is_infinite{false};
+    filtering_.run(static_cast<const float*>(first), packed, {spec_, operands}, &is_infinite, scratch);
+    if (!is_infinite) return;
+    std::call_once(direct_once_, [&] { direct_ = std::make_unique<DirectConv>(conv_, threads_, false); });
+    Scratch others(direct_->scratch_size());
+    direct_->run(first, second, result, others);
+  }
+
+ private:
+  Weights weights(const float* w) const {
+    const int64_t inputs = conv_.kernel[1];
+    const bool channels_last = conv_.weights_channels_last();
+    const int64_t of_output = kTaps * inputs, of_input = channels_last ? 1 : kTaps, of_tap = channels_last ? inputs : 1;
+    if (conv_.kind == ConvSpec::kForward) return {w, of_output, of_input, of_tap};
+    return {w + (kTaps - 1) * of_tap, of_input, of_output, -of_tap};
+  }
+
+  ConvSpec conv_;
+  ProductSpec spec_;
+  Filtering filtering_;
+  int threads_;
+  mutable std::once_flag direct_once_;
+  mutable std::unique_ptr<DirectConv> direct_;  // made where it is first needed
 };
 
 }  // namespace
@@ -214,8 +314,29 @@ bool is_for_winograd(const ProductSpec& s) {
   return least >= kLeastChannels && most <= kMostChannels && Tiles(s).count >= kLeastTiles;
 }
 
+bool is_for_winograd(const ConvSpec& s) {
+  if (s.kind == ConvSpec::kBackwardWeights || s.flags & (ConvSpec::kAlwaysDirect | ConvSpec::kAlwaysIm2col)) return false;
+  const auto& dtypes = s.dtypes.operands;
+  if (std::any_of(std::begin(dtypes), std::end(dtypes), [](dt each) { return each != dt::f32; })) return false;
+  if (s.n != 2 || s.kernel[2] != 3 || s.kernel[3] != 3 || s.groups != 1) return false;
+  for (int i = 0; i < 2; i++) {
+    if (std::max(s.pad_low[i], s.pad_high[i]) > 2) return false;
+  }
+  // Weights are packed for so many tiles; of few pixels, oneDNN leaves out many taps beside the image. Measured without AVX-512.
+  constexpr int64_t kFewPixels = 16;
+  const bool is_avx2 = isa() == Isa::kAvx2;
+  const int64_t least_channels = is_avx2 ? 32 : 64, least_tiles = is_avx2 ? 24 : 256;
+  const ProductSpec spec(computed(s));
+  return is_for_winograd(spec) && Tiles(spec).count >= least_tiles && std::min(s.kernel[0], s.kernel[1]) >= least_channels &&
+         spec.output[2] * spec.output[3] > kFewPixels;
+}
+
 std::unique_ptr<Operation> make_winograd(const ProductSpec& spec, const thread_pool::Settings& settings) {
   return std::make_unique<Winograd>(spec, settings);
+}
+
+std::unique_ptr<ConvAlgorithm> make_winograd(const ConvSpec& spec, int threads) {
+  return std::make_unique<WinogradConv>(spec, threads);
 }
 
 std::unique_ptr<Operation> make_winograd_pack(const ProductSpec& spec, const thread_pool::Settings& settings) {

@@ -2,14 +2,18 @@
 // 16 products for 2 x 2 pixels of the result instead of 36.
 #pragma once
 
+#include "conv_spec.h"
 #include "product_spec.h"
 
 namespace native {
 
-// Whether a product is computed here, and not by oneDNN.
+// Whether it is computed here, and not by oneDNN: a product whose weights were packed before, or a convolution, or the gradient
+// to its data, which packs them in each call.
 bool is_for_winograd(const ProductSpec& spec);
+bool is_for_winograd(const ConvSpec& spec);
 
 std::unique_ptr<Operation> make_winograd(const ProductSpec& spec, const thread_pool::Settings& settings);
+std::unique_ptr<ConvAlgorithm> make_winograd(const ConvSpec& spec, int threads);
 std::unique_ptr<Operation> make_winograd_pack(const ProductSpec& spec, const thread_pool::Settings& settings);
 
 }  // namespace native

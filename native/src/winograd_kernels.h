@@ -16,29 +16,32 @@ inline void transform_sums(const Floats* x, Floats* to) {
   to[1] = x[3] + (x[1] - x[2]);
 }
 
-void transform_tile(const Call& call, int64_t tile, int64_t begin, int64_t end, float* to) {  // of these channels
-  const Place place(call, tile);
-  const float* pixels[kSide][kSide];
-  for (int i = 0; i < kSide; i++) {
-    for (int j = 0; j < kSide; j++) {
-      const float* found = pixel_at(call, place.sample, place.row + i, place.column + j);
-      pixels[i][j] = found ? found : call.zeros;
-    }
-  }
-  for (int64_t c = begin; c < end; c += kLanes) {
-    const Lanes present = first(end - c);
-    Floats half[kSide][kSide];
-    for (int j = 0; j < kSide; j++) {
-      Floats column[kSide], made[kSide];
-      for (int i = 0; i < kSide; i++) column[i] = load(pixels[i][j] + c, present);
-      transform_input(column, made);
-      for (int i = 0; i < kSide; i++) half[i][j] = made[i];
-    }
-    float* place_of = to + c;
+// Of `count` tiles from `tile` on, these channels.
+void transform_tiles(const Call& call, int64_t tile, int64_t count, int64_t begin, int64_t end, float* to) {
+  Place place(call, tile);
+  for (; count > 0; count--, place.advance(call), to += call.tile_step) {
+    const float* pixels[kSide][kSide];
     for (int i = 0; i < kSide; i++) {
-      Floats made[kSide];
-      transform_input(half[i], made);
-      for (int j = 0; j < kSide; j++, place_of += call.place_step) store(place_of, made[j]);
+      for (int j = 0; j < kSide; j++) {
+        const float* found = pixel_at(call, place.sample, place.row + i, place.column + j);
+        pixels[i][j] = found ? found : call.zeros;
+      }
+    }
+    for (int64_t c = begin; c < end; c += kLanes) {
+      const Lanes present = first(end - c);
+      Floats half[kSide][kSide];
+      for (int j = 0; j < kSide; j++) {
+        Floats column[kSide], made[kSide];
+        for (int i = 0; i < kSide; i++) column[i] = load(pixels[i][j] + c, present);
+        transform_input(column, made);
+        for (int i = 0; i < kSide; i++) half[i][j] = made[i];
+      }
+      float* place_of = to + c;
+      for (int i = 0; i < kSide; i++) {
+        Floats made[kSide];
+        transform_input(half[i], made);
+        for (int j = 0; j < kSide; j++, place_of += call.place_step) store(place_of, made[j]);
+      }
     }
   }
 }
@@ -76,80 +79,119 @@ inline Floats direct_sum(const Call& call, const Place& place, int64_t row, int6
   return sum;
 }
 
-// From sums, [place][tile][kPanel], to the result in the columns of one panel.
-void write_tile(const Call& call, int64_t tile, int64_t panel, const float* sums, int64_t step) {
+// From sums, [place][tile][kPanel], to the result in the columns of one panel, for `count` tiles from `tile` on.
+template <Activation kActivation, bool kHasResidual>
+void write_as(const Call& call, int64_t tile, int64_t count, int64_t panel, const float* sums, int64_t step) {
   const ProductSpec& s = call.spec();
-  const Place place(call, tile);
   const float* direct = call.weights + (panels_of(s) * kPlaces + panel * kTaps) * s.input[1] * kPanel;
-  const int64_t corner = ((place.sample * s.output[2] + place.row) * s.output[3] + place.column) * s.channels;
-  for (int64_t v = 0; v < kPanel && panel * kPanel + v < s.channels; v += kLanes) {
-    const int64_t channel = panel * kPanel + v;
-    const Lanes present = first(s.channels - channel);
-    Floats half[kSize][kSide], made[kSize][kSize], residue = zero();
-    for (int j = 0; j < kSide; j++) {
-      Floats column[kSide], two[kSize];
-      for (int i = 0; i < kSide; i++) column[i] = load(sums + (i * kSide + j) * step + v);
-      transform_sums(column, two);
-      for (int i = 0; i < kSize; i++) half[i][j] = two[i];
-    }
-    for (int i = 0; i < kSize; i++) {
-      transform_sums(half[i], made[i]);
-      for (int j = 0; j < kSize; j++) residue = fma(made[i][j], zero(), residue);
-    }
-    const bool is_finite = !any(is_nan(residue));
-    const Floats offset = load(call.after.offset + channel, present);
-    for (int64_t i = 0; i < place.rows; i++) {
-      for (int64_t j = 0; j < place.columns; j++) {
-        const int64_t at = corner + (i * s.output[3] + j) * s.channels + channel;
-        const Floats sum = is_finite ? made[i][j] : direct_sum(call, place, i, j, direct + v);
-        Floats x = sum + offset;
-        if (call.after.residual) x = x + load(call.after.residual + at, present);
-        store(call.after.result + at, present, activated(s, x));
+  const int64_t first_channel = panel * kPanel, width = std::min(kPanel, s.channels - first_channel);
+  const int64_t row_step = s.output[3] * s.channels;
+  const bool is_scaled = s.factor != 1 || s.shift != 0;
+  Place place(call, tile);
+  for (; count > 0; count--, place.advance(call), sums += kPanel) {
+    const int64_t corner = (place.sample * s.output[2] + place.row) * row_step + place.column * s.channels + first_channel;
+    for (int64_t v = 0; v < width; v += kLanes) {
+      Floats half[kSize][kSide], made[kSize][kSize], residue = zero();
+      for (int j = 0; j < kSide; j++) {
+        Floats column[kSide], two[kSize];
+        for (int i = 0; i < kSide; i++) column[i] = load(sums + (i * kSide + j) * step + v);
+        transform_sums(column, two);
+        for (int i = 0; i < kSize; i++) half[i][j] = two[i];
+      }
+      for (int i = 0; i < kSize; i++) {
+        transform_sums(half[i], made[i]);
+        for (int j = 0; j < kSize; j++) residue = fma(made[i][j], zero(), residue);
+      }
+      if (any(is_nan(residue))) {
+        if (call.is_infinite) return call.is_infinite->store(true, std::memory_order_relaxed);
+        for (int64_t i = 0; i < place.rows; i++) {
+          for (int64_t j = 0; j < place.columns; j++) made[i][j] = direct_sum(call, place, i, j, direct + v);
+        }
+      }
+      const bool is_whole = width - v >= kLanes;
+      const Lanes present = first(width - v);
+      Floats offset = zero();
+      if (call.after.offset) offset = load(call.after.offset + first_channel + v, present);
+      for (int64_t i = 0; i < kSize; i++) {
+        for (int64_t j = 0; j < kSize; j++) {
+          if (i >= place.rows || j >= place.columns) continue;
+          const int64_t at = corner + i * row_step + j * s.channels + v;
+          Floats x = made[i][j] + offset;
+          if (kHasResidual) x = x + load(call.after.residual + at, present);
+          x = activated<kActivation>(s.high, x);
+          if (is_scaled) x = fma(x, all(s.factor), all(s.shift));
+          is_whole ? store(call.after.result + at, x) : store(call.after.result + at, present, x);
+        }
       }
     }
   }
 }
 
-// Weights of a panel at one input channel, [tap][kPanel], transformed in double precision.
-void transform_weights(const float (&taps)[kTaps][kPanel], float* to, int64_t step) {
-  constexpr double matrix[kSide][3] = {{-1, 0, 0}, {0.5, 0.5, 0.5}, {0.5, -0.5, 0.5}, {0, 0, 1}};
-  double half[kSide][3][kPanel];
-  for (int i = 0; i < kSide; i++) {
-    for (int j = 0; j < 3; j++) {
-      for (int64_t o = 0; o < kPanel; o++) {
-        half[i][j][o] = matrix[i][0] * taps[j][o] + matrix[i][1] * taps[3 + j][o] + matrix[i][2] * taps[6 + j][o];
+void write_tiles(const Call& call, int64_t tile, int64_t count, int64_t panel, const float* sums, int64_t step) {
+  with_constant(call.spec().activation, [&](auto activation) {
+    constexpr Activation kActivation = decltype(activation)::value;
+    call.after.residual ? write_as<kActivation, true>(call, tile, count, panel, sums, step)
+                        : write_as<kActivation, false>(call, tile, count, panel, sums, step);
+  });
+}
+
+constexpr int64_t kBlock = kLanes;  // input channels that are packed at a time
+
+// The weights of a panel at `count` input channels from `begin` on: [input channel][tap][output channel].
+void gather(const Weights& w, int64_t channel, int64_t channels, int64_t begin, int64_t count, float (&to)[kBlock][kTaps][kPanel]) {
+  for (int64_t tap = 0; tap < kTaps; tap++) {
+    const float* from = w.first + channel * w.output_step + begin * w.input_step + tap * w.tap_step;
+    if (w.output_step == 1) {
+      for (int64_t c = 0; c < count; c++) {
+        for (int64_t v = 0; v < kPanel; v += kLanes) store(to[c][tap] + v, load(from + c * w.input_step + v, first(channels - v)));
       }
-    }
-  }
-  for (int i = 0; i < kSide; i++) {
-    for (int j = 0; j < kSide; j++, to += step) {
+    } else if (w.input_step == 1 && count == kBlock) {
+      for (int64_t v = 0; v < kPanel; v += kLanes) {
+        turn(from + v * w.output_step, w.output_step, std::clamp<int64_t>(channels - v, 0, kLanes), kBlock, to[0][tap] + v, kTaps * kPanel);
+      }
+    } else {
       for (int64_t o = 0; o < kPanel; o++) {
-        to[o] = static_cast<float>(half[i][0][o] * matrix[j][0] + half[i][1][o] * matrix[j][1] + half[i][2][o] * matrix[j][2]);
+        for (int64_t c = 0; c < count; c++) to[c][tap][o] = o < channels ? from[o * w.output_step + c * w.input_step] : 0;
       }
     }
   }
 }
 
-void pack_panels(const ProductSpec& s, const float* weights, float* packed, int64_t begin, int64_t end) {
-  constexpr int64_t kBlock = 16;  // input channels that are read at a time, a cache line
+// Along one axis.
+inline void transform_weights(const Floats* x, Floats* to) {
+  const Floats half = all(0.5f), ends = (x[0] + x[2]) * half, middle = x[1] * half;
+  to[0] = zero() - x[0], to[1] = ends + middle, to[2] = ends - middle, to[3] = x[2];
+}
+
+void pack_panels(const ProductSpec& s, const Weights& weights, float* packed, bool direct, int64_t begin, int64_t end) {
   const int64_t depth = s.input[1], step = depth * kPanel;
   for (int64_t panel = begin; panel < end; panel++) {
     float* transformed = packed + panel * kPlaces * step;
-    float* direct = packed + (panels_of(s) * kPlaces + panel * kTaps) * step;
-    const int64_t present = std::min(kPanel, s.channels - panel * kPanel);
+    float* as_they_are = packed + (panels_of(s) * kPlaces + panel * kTaps) * step;
     for (int64_t first = 0; first < depth; first += kBlock) {
-      const int64_t channels = std::min(kBlock, depth - first);
-      float taps[kBlock][kTaps][kPanel] = {};
-      for (int64_t o = 0; o < present; o++) {
-        const float* from = weights + (panel * kPanel + o) * kTaps * depth + first;
-        for (int64_t tap = 0; tap < kTaps; tap++, from += depth) {
-          for (int64_t c = 0; c < channels; c++) taps[c][tap][o] = from[c];
+      const int64_t count = std::min(kBlock, depth - first);
+      float taps[kBlock][kTaps][kPanel], made[kPlaces][kBlock][kPanel];
+      gather(weights, panel * kPanel, std::min(kPanel, s.channels - panel * kPanel), first, count, taps);
+      for (int64_t c = 0; c < count; c++) {
+        for (int64_t v = 0; v < kPanel; v += kLanes) {
+          Floats half[3][kSide];  // transformed from row to row
+          for (int j = 0; j < 3; j++) {
+            const Floats column[] = {load(taps[c][j] + v), load(taps[c][3 + j] + v), load(taps[c][6 + j] + v)};
+            transform_weights(column, half[j]);
+          }
+          for (int i = 0; i < kSide; i++) {
+            const Floats row[] = {half[0][i], half[1][i], half[2][i]};
+            Floats places[kSide];
+            transform_weights(row, places);
+            for (int j = 0; j < kSide; j++) store(made[i * kSide + j][c] + v, places[j]);
+          }
         }
       }
-      for (int64_t c = 0; c < channels; c++) {
-        const int64_t at = (first + c) * kPanel;
-        transform_weights(taps[c], transformed + at, step);
-        for (int64_t tap = 0; tap < kTaps; tap++) std::copy_n(taps[c][tap], kPanel, direct + tap * step + at);
+      for (int64_t place = 0; place < kPlaces; place++) {
+        std::copy_n(made[place][0], count * kPanel, transformed + place * step + first * kPanel);
+      }
+      for (int64_t tap = 0; direct && tap < kTaps; tap++) {
+        for (int64_t c = 0; c < count; c++) std::copy_n(taps[c][tap], kPanel, as_they_are + tap * step + (first + c) * kPanel);
       }
     }
   }
@@ -157,6 +199,6 @@ void pack_panels(const ProductSpec& s, const float* weights, float* packed, int6
 
 template <int... kRows>
 constexpr Kernels table_of(std::integer_sequence<int, kRows...>) {
-  return {kMostRows, transform_tile, {multiply<kRows + 1>...}, write_tile, pack_panels};
+  return {kMostRows, transform_tiles, {multiply<kRows + 1>...}, write_tiles, pack_panels};
 }
 constexpr Kernels kKernels = table_of(std::make_integer_sequence<int, kMostRows>());

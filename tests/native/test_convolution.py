@@ -180,6 +180,67 @@ def test_along_one_axis_no_padding_is_multiplied(
     np.testing.assert_allclose(pull(dy)[0], expected, rtol=1e-4, atol=1e-4)
 
 
+TILES = [  # input, output channels, padding: for Winograd's minimal filtering without AVX-512, the last of both gradients' size
+    ((2, 9, 11, 40), 33, ((0, 2), (1, 1))), ((1, 13, 8, 32), 64, ((1, 1), (1, 1))), ((7, 5, 6, 49), 32, ((2, 2), (0, 1))),
+    ((1, 36, 37, 72), 80, ((1, 1), (1, 1))),
+]  # fmt: skip
+
+
+def in_tiles(x_shape: Any, count: int, pads: Any, channels_last: bool) -> tuple[native.Geometry, list[np.ndarray]]:
+    """A convolution with 3 x 3 windows, and what it reads; the gradient of one column is zero, as of a unit that is off."""
+    rng = np.random.default_rng(9)
+    g = native.Geometry((1, 1), (1, 1), *zip(*pads, strict=True), 1, channels_last)
+    x, w = rng.standard_normal(x_shape, np.float32), rng.standard_normal((count, 3, 3, x_shape[-1]), np.float32)
+    w = np.ascontiguousarray(w if channels_last else np.moveaxis(w, -1, 1)) / 20
+    dy = rng.standard_normal(jax.eval_shape(lambda a, b: reference(g, a, b), x, w).shape, np.float32)
+    dy[..., 5] = 0
+    return g, [x, w, dy]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize(("x_shape", "count", "pads"), TILES)
+def test_windows_of_three_by_three_in_tiles(
+    x_shape: Any, count: int, pads: Any, channels_last: bool, threads: int, parallel: Any, kernels: str
+) -> None:
+    g, (x, w, dy) = in_tiles(x_shape, count, pads, channels_last)
+    with parallel(threads):
+        names = [native.kernel_name(g, "float32", *g.channels_second(x.shape, w.shape), kind) for kind in range(3)]
+        compare(g, x, w, dy, tolerance=2e-7)
+    if kernels == "avx2" or x_shape[1:3] == (36, 37):
+        assert names[:2] == [_native.WINOGRAD] * 2
+    assert names[2] != _native.WINOGRAD
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 3e38])
+@pytest.mark.parametrize("where", ["data", "weights", "gradient"])
+def test_in_tiles_what_is_not_finite_stays_where_it_is(value: float, where: str) -> None:
+    """A value reaches the pixels around it, as in direct sums, and no others of its tile; large ones do not overflow."""
+    g, arrays = in_tiles((1, 9, 11, 40), 33, ((1, 1), (1, 1)), False)
+    x, w, dy = arrays
+    bad = dict(data=x, weights=w, gradient=dy)[where]
+    bad.reshape(-1)[bad.size // 2] = value
+    if value == 3e38:
+        x, w, dy = (v if v is bad else v / 20 for v in arrays)
+        bad.reshape(-1)[bad.size // 2 + bad.shape[-1]] = -value
+    y, pull = jax.vjp(native.differentiable(g), x, w)
+    with np.errstate(invalid="ignore"):  # infinity times zero
+        wanted = without_padding(x, w, dy)
+    for got, want in zip([y, *pull(dy)], wanted, strict=True):
+        size = np.abs(want[np.isfinite(want)]).max()
+        np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=1e-4, atol=1e-6 * size if value == 3e38 else 1e-4)
+
+
+@pytest.mark.parametrize("channels", [(32, 96), (128, 64)])
+def test_in_tiles_whole_numbers_are_exact(channels: tuple[int, int]) -> None:
+    g, (x, w, dy) = in_tiles((3, 15, 9, channels[0]), channels[1], ((1, 1), (1, 1)), True)
+    rng = np.random.default_rng(3)
+    x, w, dy = ((rng.random(v.shape) < 0.1) * rng.integers(-2, 3, v.shape).astype(np.float32) for v in (x, w, dy))
+    y, pull = jax.vjp(native.differentiable(g), x, w)
+    for got, want in zip([y, *pull(dy)], by_xla_in_float64(g, x, w, dy), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 GROUPED = [  # input, weights, groups, strides, dilations; and what has kernels of its own: forward, gradients to data, to weights
     ((1, 30, 15, 128), (128, 3, 3, 4), 32, (1, 1), (1, 1), (True, True, True)),  # two parts of the rows, four of the channels
     ((1, 9, 14, 36), (36, 3, 2, 2), 18, (2, 1), (1, 2), (True, False, True)),  # the last vector is not whole

@@ -154,7 +154,7 @@ def test_other_convolutions_are_computed_in_other_ways() -> None:
     assert kernel(x[:, :1], w, convolution()) != _native.WINOGRAD
 
 
-def test_predict_jobs_take_it_and_train_jobs_do_not() -> None:
+def test_predict_jobs_take_it_with_packed_weights() -> None:
     """Bias, batch normalization, residual and ReLU are computed in the same call; a changed variable is seen."""
 
     def body(x: Any, training: bool) -> Any:

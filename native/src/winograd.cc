@@ -4,6 +4,8 @@
 // Tiles of 4 x 4 pixels would need less arithmetic, but are off by three to six times as much, and round where direct sums are exact:
 // sums of small whole numbers, and zeros.
 //
+// Gradients to weights are the transpose of that: of each place of a tile, a product over all tiles.
+//
 // A tile mixes its values, so that an infinity makes NaNs of results that it has no part in. Where a result is not finite, the
 // tile is computed directly in products with packed weights, and all of the convolution by oneDNN where weights are packed in
 // each call.
@@ -14,6 +16,7 @@
 #include "winograd.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <mutex>
 #include <utility>
@@ -102,6 +105,11 @@ struct Kernels {
   void (*write_tiles)(const Call&, int64_t tile, int64_t count, int64_t panel, const float* sums, int64_t step);
   // `direct`: whether the weights themselves follow.
   void (*pack_panels)(const ProductSpec&, const Weights&, float* packed, bool direct, int64_t begin, int64_t end);
+  void (*transform_gradients)(const Call&, int64_t tile, int64_t count, float* to);
+  // Of i + 1 columns, up to `most_rows`.
+  void (*add_products[8])(const float* left, int64_t left_step, const float* right, int64_t right_step, int64_t rows, bool is_first,
+                          float* to, int64_t to_step);
+  bool (*write_weights)(const float* sums, int64_t place_step, int64_t inputs, int64_t input_step, int64_t tap_step, float* to);
 };
 
 #define KERNELS "winograd_kernels.h"
@@ -257,7 +265,7 @@ class WinogradPack final : public Operation {
 // The convolution that computes a call: the gradient to the data is one of the output's gradient, with the window turned round.
 ConvGeometry computed(const ConvSpec& s) {
   ConvGeometry made = s;
-  if (s.kind == ConvSpec::kForward) return made;
+  if (s.kind != ConvSpec::kBackwardData) return made;
   made.input = s.output, made.output = s.input, made.kernel = {s.kernel[1], s.kernel[0], s.kernel[2], s.kernel[3]};
   for (int i = 0; i < 2; i++) made.pad_low[i] = 2 - s.pad_low[i], made.pad_high[i] = 2 - s.pad_high[i];
   return made;
@@ -300,6 +308,99 @@ class WinogradConv final : public ConvAlgorithm {
   mutable std::unique_ptr<DirectConv> direct_;  // made where it is first needed
 };
 
+// The gradient to the weights: that to transformed weights is, place by place, a product over all tiles of the transformed gradient
+// and the transformed data.
+class WinogradWeights final : public ConvAlgorithm {
+ public:
+  WinogradWeights(const ConvSpec& s, int threads)
+      : conv_(s), spec_(s), tiles_(spec_), threads_(threads), inputs_(s.kernel[1]), outputs_(s.kernel[0]) {
+    constexpr int64_t kMost = 128;
+    const int64_t blocks = (tiles_.count + kMost - 1) / kMost;
+    block_ = (tiles_.count + blocks - 1) / blocks;
+    width_ = (inputs_ + panel_width() - 1) / panel_width() * panel_width();
+    data_step_ = width_ + 16, gradient_step_ = (outputs_ + 15) / 16 * 16 + 16;
+    data_place_ = block_ * data_step_ + 16, gradient_place_ = block_ * gradient_step_ + 16;
+  }
+
+  std::string name() const override { return kName; }
+  size_t scratch_size() const override {
+    size_t size = 0;
+    for (const int64_t count : counts()) size += aligned(static_cast<size_t>(count) * sizeof(float));
+    return size;
+  }
+  bool multiplies_padding() const override { return false; }
+
+  void run(const void* input, const void* gradient, void* result, Scratch& scratch) const override {
+    const auto take = [&](int i) { return reinterpret_cast<float*>(scratch.take(static_cast<size_t>(counts()[i]) * sizeof(float))); };
+    float *const data = take(0), *const gradients = take(1), *const sums = take(2), *const zeros = take(3);
+    std::fill_n(zeros, counts()[3], 0.0f);
+    if (width_ != inputs_) std::fill_n(data, counts()[0], 0.0f);  // columns beyond the channels
+    void* const operands[] = {nullptr, nullptr, nullptr, nullptr};
+    const Epilogue nothing{spec_, operands};
+    const Call of_data{tiles_, static_cast<const float*>(input), nullptr, nothing, nullptr, zeros, data_step_, data_place_};
+    const Call of_gradient{tiles_, static_cast<const float*>(gradient), nullptr, nothing, nullptr, zeros, gradient_step_, gradient_place_};
+    for (int64_t begin = 0; begin < tiles_.count; begin += block_) {
+      const int64_t count = std::min(block_, tiles_.count - begin);
+      thread_pool::parallel_for(count, threads_, [&](int64_t first, int64_t end) {
+        kernels_.transform_tiles(of_data, begin + first, end - first, 0, inputs_, data + first * data_step_);
+        kernels_.transform_gradients(of_gradient, begin + first, end - first, gradients + first * gradient_step_);
+      });
+      add_block(data, gradients, count, begin == 0, sums);
+    }
+    if (write(sums, static_cast<float*>(result))) return;
+    std::call_once(direct_once_, [&] { direct_ = std::make_unique<DirectConv>(conv_, threads_, false); });
+    Scratch others(direct_->scratch_size());
+    direct_->run(input, gradient, result, others);
+  }
+
+ private:
+  // Transformed data, transformed gradients, sums, zeros.
+  std::array<int64_t, 4> counts() const {
+    return {kPlaces * data_place_, kPlaces * gradient_place_, kPlaces * outputs_ * width_, std::max(data_step_, gradient_step_)};
+  }
+
+  void add_block(const float* data, const float* gradients, int64_t count, bool is_first, float* sums) const {
+    const int64_t groups = (outputs_ + kernels_.most_rows - 1) / kernels_.most_rows;
+    thread_pool::parallel_for(kPlaces * groups, threads_, [&](int64_t unit, int64_t end) {
+      for (; unit < end; unit++) {
+        const int64_t place = unit / groups, group = unit % groups;
+        const int64_t first = outputs_ * group / groups, next = outputs_ * (group + 1) / groups;
+        for (int64_t column = 0; column < width_; column += panel_width()) {
+          kernels_.add_products[next - first - 1](gradients + place * gradient_place_ + first, gradient_step_,
+                                                  data + place * data_place_ + column, data_step_, count, is_first,
+                                                  sums + (place * outputs_ + first) * width_ + column, width_);
+        }
+      }
+    });
+  }
+
+  bool write(const float* sums, float* result) const {
+    const bool channels_last = conv_.weights_channels_last();
+    std::atomic<bool> is_finite{true};
+    thread_pool::parallel_for(outputs_, threads_, [&](int64_t output, int64_t end) {
+      for (; output < end; output++) {
+        if (!kernels_.write_weights(sums + output * width_, outputs_ * width_, inputs_, channels_last ? 1 : kTaps,
+                                    channels_last ? inputs_ : 1, result + output * kTaps * inputs_)) {
+          is_finite.store(false, std::memory_order_relaxed);
+        }
+      }
+    });
+    return is_finite;
+  }
+
+  ConvSpec conv_;
+  ProductSpec spec_;
+  Tiles tiles_;
+  int threads_;
+  int64_t inputs_, outputs_;
+  int64_t block_;  // tiles that are computed at a time
+  int64_t width_;  // inputs, padded to whole panels
+  int64_t data_step_, gradient_step_, data_place_, gradient_place_;
+  const Kernels& kernels_ = kernels();
+  mutable std::once_flag direct_once_;
+  mutable std::unique_ptr<DirectConv> direct_;  // made where it is first needed
+};
+
 }  // namespace
 
 bool is_for_winograd(const ProductSpec& s) {
@@ -315,17 +416,20 @@ bool is_for_winograd(const ProductSpec& s) {
 }
 
 bool is_for_winograd(const ConvSpec& s) {
-  if (s.kind == ConvSpec::kBackwardWeights || s.flags & (ConvSpec::kAlwaysDirect | ConvSpec::kAlwaysIm2col)) return false;
+  if (s.flags & (ConvSpec::kAlwaysDirect | ConvSpec::kAlwaysIm2col | ConvSpec::kAlwaysRows)) return false;
   const auto& dtypes = s.dtypes.operands;
   if (std::any_of(std::begin(dtypes), std::end(dtypes), [](dt each) { return each != dt::f32; })) return false;
   if (s.n != 2 || s.kernel[2] != 3 || s.kernel[3] != 3 || s.groups != 1) return false;
   for (int i = 0; i < 2; i++) {
     if (std::max(s.pad_low[i], s.pad_high[i]) > 2) return false;
   }
-  // Weights are packed for so many tiles; of few pixels, oneDNN leaves out many taps beside the image. Measured without AVX-512.
-  constexpr int64_t kFewPixels = 16;
-  const bool is_avx2 = isa() == Isa::kAvx2;
-  const int64_t least_channels = is_avx2 ? 32 : 64, least_tiles = is_avx2 ? 24 : 256;
+  // Measured without AVX-512. Weights, or their gradients, are transformed once for all tiles, and gradients to many filters are
+  // fast as products of matrices; of few pixels, oneDNN leaves out many taps beside the image.
+  constexpr int64_t kManyFilters = 256, kFewPixels = 16;
+  const bool is_avx2 = isa() == Isa::kAvx2, is_of_weights = s.kind == ConvSpec::kBackwardWeights;
+  if (is_of_weights && !is_avx2) return false;
+  const int64_t least_channels = is_avx2 ? 32 : 64;
+  const int64_t least_tiles = !is_avx2 ? 256 : is_of_weights && s.kernel[0] >= kManyFilters ? 96 : 24;
   const ProductSpec spec(computed(s));
   return is_for_winograd(spec) && Tiles(spec).count >= least_tiles && std::min(s.kernel[0], s.kernel[1]) >= least_channels &&
          spec.output[2] * spec.output[3] > kFewPixels;
@@ -336,6 +440,7 @@ std::unique_ptr<Operation> make_winograd(const ProductSpec& spec, const thread_p
 }
 
 std::unique_ptr<ConvAlgorithm> make_winograd(const ConvSpec& spec, int threads) {
+  if (spec.kind == ConvSpec::kBackwardWeights) return std::make_unique<WinogradWeights>(spec, threads);
   return std::make_unique<WinogradConv>(spec, threads);
 }
 

@@ -1,4 +1,4 @@
-// Convolutions of float32 data with 3 x 3 packed weights by Winograd's minimal filtering (Lavin and Gray, 2015, arXiv:1509.09308):
+// Convolutions of float32 data with 3 x 3 weights by Winograd's minimal filtering (Lavin and Gray, 2015, arXiv:1509.09308):
 // 16 products for 2 x 2 pixels of the result instead of 36.
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace native {
 
-// Whether it is computed here, and not by oneDNN: a product whose weights were packed before, or a convolution, or the gradient
-// to its data, which packs them in each call.
+// Whether it is computed here, and not by oneDNN: a product whose weights were packed before; a convolution, or the gradient to its
+// data, which packs them in each call; or the gradient to its weights.
 bool is_for_winograd(const ProductSpec& spec);
 bool is_for_winograd(const ConvSpec& spec);
 

@@ -197,8 +197,98 @@ void pack_panels(const ProductSpec& s, const Weights& weights, float* packed, bo
   }
 }
 
+// What reads the sums of an axis gets of the gradient to them.
+inline void transform_gradient(const Floats* x, Floats* to) {
+  to[0] = x[0], to[3] = x[1];
+  to[1] = x[0] + x[1], to[2] = x[0] - x[1];
+}
+
+// Of the gradient to `count` tiles from `tile` on. Pixels beside the image have none.
+void transform_gradients(const Call& call, int64_t tile, int64_t count, float* to) {
+  const ProductSpec& s = call.spec();
+  Place place(call, tile);
+  for (; count > 0; count--, place.advance(call), to += call.tile_step) {
+    const float* pixels[kSize][kSize];
+    for (int i = 0; i < kSize; i++) {
+      for (int j = 0; j < kSize; j++) {
+        const int64_t at = ((place.sample * s.output[2] + place.row + i) * s.output[3] + place.column + j) * s.channels;
+        pixels[i][j] = i < place.rows && j < place.columns ? call.data + at : call.zeros;
+      }
+    }
+    for (int64_t c = 0; c < s.channels; c += kLanes) {
+      const Lanes present = first(s.channels - c);
+      Floats half[kSize][kSide];
+      for (int j = 0; j < kSize; j++) {
+        const Floats column[] = {load(pixels[0][j] + c, present), load(pixels[1][j] + c, present)};
+        transform_gradient(column, half[j]);
+      }
+      float* place_of = to + c;
+      for (int i = 0; i < kSide; i++) {
+        const Floats row[] = {half[0][i], half[1][i]};
+        Floats made[kSide];
+        transform_gradient(row, made);
+        for (int j = 0; j < kSide; j++, place_of += call.place_step) store(place_of, made[j]);
+      }
+    }
+  }
+}
+
+// Adds the products of kRows columns of `left` and a panel's columns of `right`, over their rows.
+template <int kRows>
+void add_products(const float* left, int64_t left_step, const float* right, int64_t right_step, int64_t rows, bool is_first,
+                  float* to, int64_t to_step) {
+  Floats sums[kRows][2];
+  for (auto& of_row : sums) of_row[0] = of_row[1] = zero();
+  for (int64_t row = 0; row < rows; row++, left += left_step, right += right_step) {
+    const Floats x[] = {load(right), load(right + kLanes)};
+    for (int i = 0; i < kRows; i++) {
+      const Floats one = all(left[i]);
+      for (int j = 0; j < 2; j++) sums[i][j] = fma(one, x[j], sums[i][j]);
+    }
+  }
+  for (int i = 0; i < kRows; i++, to += to_step) {
+    for (int j = 0; j < 2; j++) store(to + kLanes * j, is_first ? sums[i][j] : load(to + kLanes * j) + sums[i][j]);
+  }
+}
+
+// Of the gradient to transformed weights, that to the weights: the transpose of `transform_weights`.
+inline void transform_back(const Floats* x, Floats* to) {
+  const Floats half = all(0.5f), ends = (x[1] + x[2]) * half;
+  to[0] = ends - x[0], to[1] = (x[1] - x[2]) * half, to[2] = ends + x[3];
+}
+
+// The gradient to the weights of one output channel, of [place][output channel][width]. False: it is not finite.
+bool write_weights(const float* sums, int64_t place_step, int64_t inputs, int64_t input_step, int64_t tap_step, float* to) {
+  Floats residue = zero();
+  for (int64_t c = 0; c < inputs; c += kLanes) {
+    Floats half[kSide][3], made[3][3];
+    for (int j = 0; j < kSide; j++) {
+      Floats column[kSide];
+      for (int i = 0; i < kSide; i++) column[i] = load(sums + (i * kSide + j) * place_step + c);
+      transform_back(column, half[j]);
+    }
+    for (int i = 0; i < 3; i++) {
+      const Floats row[] = {half[0][i], half[1][i], half[2][i], half[3][i]};
+      transform_back(row, made[i]);
+      for (int j = 0; j < 3; j++) {
+        residue = fma(made[i][j], zero(), residue);
+        float* tap = to + (3 * i + j) * tap_step;
+        if (input_step == 1) {
+          store(tap + c, first(inputs - c), made[i][j]);
+          continue;
+        }
+        float numbers[kLanes];
+        store(numbers, made[i][j]);
+        for (int64_t k = 0; k < std::min<int64_t>(kLanes, inputs - c); k++) tap[(c + k) * input_step] = numbers[k];
+      }
+    }
+  }
+  return !any(is_nan(residue));
+}
+
 template <int... kRows>
 constexpr Kernels table_of(std::integer_sequence<int, kRows...>) {
-  return {kMostRows, transform_tiles, {multiply<kRows + 1>...}, write_tiles, pack_panels};
+  return {kMostRows, transform_tiles, {multiply<kRows + 1>...}, write_tiles, pack_panels,
+          transform_gradients, {add_products<kRows + 1>...}, write_weights};
 }
 constexpr Kernels kKernels = table_of(std::make_integer_sequence<int, kMostRows>());

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pathlib
 import stat
 from io import FileIO
 
@@ -21,6 +22,14 @@ _KINDS = {
     stat.S_IFBLK: "block device",
     stat.S_IFLNK: "symbolic link",
 }
+
+
+def absolute(path: Path) -> str:
+    """The path from the root, which stays the same place after ``os.chdir``; links and ".." in it are kept."""
+    try:
+        return str(pathlib.Path(path).absolute())
+    except FileNotFoundError:  # the working directory is gone, which opening the path says
+        return os.fspath(path)
 
 
 def open_regular(path: Path, *, follow_symlinks: bool = True) -> FileIO:

@@ -9,6 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from .._base import check
+from .._base.files import absolute
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError
 from .base import Logs
@@ -61,6 +62,7 @@ class ModelCheckpoint(Monitor):
         if filename is not None:
             _check_filename(filename)
         self.dirpath = None if dirpath is None else check.checked(self, "dirpath", check.path(dirpath))
+        self._directory = None if self.dirpath is None else absolute(self.dirpath)
         self.filename = filename or "{epoch}-{step}"
         self.save_top_k = check.checked(self, "save_top_k", check.integer(save_top_k, low=-1))
         self.save_last = check.checked(self, "save_last", check.flag(save_last))
@@ -85,9 +87,7 @@ class ModelCheckpoint(Monitor):
     @property
     def directory(self) -> str:
         """Where it saves."""
-        if self.dirpath is not None:
-            return self.dirpath
-        return os.path.join(self.trainer.default_root_dir, "checkpoints")
+        return self._directory or os.path.join(self.trainer.root_dir, "checkpoints")
 
     @property
     def last_path(self) -> str:
@@ -210,17 +210,32 @@ class ModelCheckpoint(Monitor):
     def state_dict(self) -> dict[str, Any]:
         """The checkpoints that it keeps."""
         return {
-            **super().state_dict(), "best_k_models": dict(self.best_k_models), "best_model_path": self.best_model_path,
-            "best_model_score": self.best_model_score, "last_model_path": self.last_model_path, "score": self._score,
+            **super().state_dict(), "best_k_models": {self._as_given(path): s for path, s in self.best_k_models.items()},
+            "best_model_path": self._as_given(self.best_model_path), "best_model_score": self.best_model_score,
+            "last_model_path": self._as_given(self.last_model_path), "score": self._score,
             "saved_at": self._saved_at, "saved_batch": self._saved_batch,
         }  # fmt: skip
+
+    @property
+    def _given(self) -> str:
+        return os.path.join(self.trainer.default_root_dir, "checkpoints") if self.dirpath is None else self.dirpath
+
+    def _as_given(self, path: str) -> str:
+        """A path below a directory that was given relative to the working directory is saved so: the run may be moved."""
+        directory, name = os.path.split(path)
+        return os.path.join(self._given, name) if path and directory == self.directory else path
+
+    def _found_again(self, path: str) -> str:
+        directory, name = os.path.split(path)
+        return os.path.join(self.directory, name) if directory == self._given else absolute(path) if path else path
 
     def load_state_dict(self, state: Any) -> None:
         """Goes on with the checkpoints that it had kept."""
         super().load_state_dict(state)
-        self.best_k_models = {path: score for path, score in state["best_k_models"].items() if os.path.isdir(path)}
-        self.best_model_path, self.best_model_score = state["best_model_path"], state["best_model_score"]
-        self.last_model_path, self._score = state["last_model_path"], state["score"]
+        kept = {self._found_again(path): score for path, score in state["best_k_models"].items()}
+        self.best_k_models = {path: score for path, score in kept.items() if os.path.isdir(path)}
+        self.best_model_path, self.best_model_score = self._found_again(state["best_model_path"]), state["best_model_score"]
+        self.last_model_path, self._score = self._found_again(state["last_model_path"]), state["score"]
         self._saved_at = int(state.get("saved_at", -1))
         self._saved_batch = int(state.get("saved_batch", self._saved_batch))
 

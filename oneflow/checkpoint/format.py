@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from .._base.dtype import dtype as Dtype
+from .._base.files import absolute
 from .._base.frames import shows_user_frames
 from ..errors import CheckpointError, CheckpointNotFoundError
 from ..runtime.aligned import aligned_empty
@@ -51,7 +52,18 @@ class FileValue:
       CheckpointError: a file is missing, damaged, a link to elsewhere, or has another size than ``meta`` says.
     """
 
-    __slots__ = ("name", "_directory", "_root", "_real_name", "_shape", "_dtype", "_digests", "has_meta_info_")
+    __slots__ = (
+        "name",
+        "_directory",
+        "_root",
+        "_shown",
+        "_shown_root",
+        "_real_name",
+        "_shape",
+        "_dtype",
+        "_digests",
+        "has_meta_info_",
+    )
 
     def __init__(
         self,
@@ -62,8 +74,9 @@ class FileValue:
         root: str | os.PathLike[str] | None = None,
         digests: Digests | None = None,
     ):
-        self._directory = as_path(var_dir)
-        self._root = self._directory if root is None else as_path(root)
+        self._shown = as_path(var_dir)
+        self._shown_root = self._shown if root is None else as_path(root)
+        self._directory, self._root = absolute(self._shown), absolute(self._shown_root)
         self.name = os.path.basename(os.path.abspath(self._directory))
         if root is None:
             digests = Description.read(self._described_in).digests
@@ -99,7 +112,7 @@ class FileValue:
 
     @property
     def _what(self) -> str:
-        return f"variable {self.name!r} of checkpoint {self._root!r}"
+        return f"variable {self.name!r} of checkpoint {self._shown_root!r}"
 
     @property
     def root(self) -> str:
@@ -261,7 +274,7 @@ class FileValue:
 
     def __repr__(self) -> str:
         kind = "no meta" if self._shape is None or self._dtype is None else describe(self._shape, self._dtype)
-        return f"<FileValue {self.name!r} {kind} in {self._directory!r}>"
+        return f"<FileValue {self.name!r} {kind} in {self._shown!r}>"
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:

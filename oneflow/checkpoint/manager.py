@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from .._base import check
+from .._base.files import absolute
 from .._base.frames import shows_user_frames
 from .._base.refuse import shown
 from ..errors import ArgumentError, CheckpointError, CheckpointNotFoundError
@@ -67,7 +68,8 @@ class CheckpointManager:
         prefix: str = "snapshot_",
         asynchronous: bool = False,
     ):
-        self._directory = as_path(directory)
+        self._shown = as_path(directory)
+        self._directory = absolute(self._shown)
         if max_to_keep is not None and (problem := check.integer(max_to_keep, low=1)[1]):
             complain(ArgumentError, f"max_to_keep must be None, or {problem.removeprefix('must be ')}")
         if monitor is not None and not isinstance(monitor, str):
@@ -83,7 +85,7 @@ class CheckpointManager:
         on_leader(own_team(), "making a directory for checkpoints", self._make)
 
     def _make(self) -> None:
-        atomic.make_root(self._directory)
+        atomic.make_root(self._shown)
         hidden.clean(self._directory)
 
     @property
@@ -116,7 +118,7 @@ class CheckpointManager:
             found = os.listdir(self._directory)
         except OSError as error:
             kind = CheckpointNotFoundError if isinstance(error, FileNotFoundError) else CheckpointError
-            rule = f"the directory of a CheckpointManager, {self._directory!r}, cannot be read: {error.strerror}"
+            rule = f"the directory of a CheckpointManager, {self._shown!r}, cannot be read: {error.strerror}"
             complain(kind, rule, full_path=os.path.abspath(self._directory))
         return [name for name in found if name.startswith(self._prefix) and not hidden.is_hidden(name)]
 
@@ -161,12 +163,12 @@ class CheckpointManager:
     def _find(self, name: str | None) -> str:
         found = self.latest() if name is None else name
         if found is None:
-            complain(CheckpointNotFoundError, f"there is no checkpoint in {self._directory!r} yet", "save one first")
+            complain(CheckpointNotFoundError, f"there is no checkpoint in {self._shown!r} yet", "save one first")
         path = self.path(found)
         hidden.restore(path)
         if not inspection.is_checkpoint(path):
             self._listed()  # the directory itself may be gone
-            complain(CheckpointNotFoundError, f"there is no checkpoint {found!r} in {self._directory!r}", "all() lists them")
+            complain(CheckpointNotFoundError, f"there is no checkpoint {found!r} in {self._shown!r}", "all() lists them")
         return found
 
     def _noted(self, name: str) -> _Noted:
@@ -295,7 +297,7 @@ class CheckpointManager:
             state = f"{len(self.all())} checkpoints"
         except CheckpointError:
             state = "which cannot be read"
-        return f"<CheckpointManager of {self._directory!r}: {state}>"
+        return f"<CheckpointManager of {self._shown!r}: {state}>"
 
 
 class SimpleCheckPointManager:

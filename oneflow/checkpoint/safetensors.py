@@ -18,7 +18,7 @@ import numpy as np
 from .._base import dtype as dtypes
 from .._base.dtype import dtype as Dtype
 from .._base.extras import need
-from .._base.files import check_replaceable, open_regular
+from .._base.files import absolute, check_replaceable, open_regular
 from .._base.refuse import refuse, shown
 from .._base.whole_files import replacing
 from ..errors import ArgumentError, CheckpointError, CheckpointExistsError, CheckpointNotFoundError
@@ -150,7 +150,7 @@ class StoredTensor:
     @property
     def file_path(self) -> str:
         """The file with the elements."""
-        return self._file.path
+        return self._file.place
 
     def numpy(self) -> np.ndarray:
         """The value, as a fresh array.
@@ -188,7 +188,8 @@ class File(Mapping[str, StoredTensor]):
     """The arrays of a safetensors file by name. Opening it reads the header only.
 
     Attributes:
-      path: of the file.
+      path: of the file, as it was given.
+      place: the same from the root.
       metadata: texts by name, as the file has them.
     Raises:
       CheckpointNotFoundError: there is no such file.
@@ -197,8 +198,9 @@ class File(Mapping[str, StoredTensor]):
 
     def __init__(self, path: Path):
         self.path = as_path(path)
+        self.place = absolute(self.path)
         try:
-            open_regular(self.path).close()  # the library waits for FIFOs
+            open_regular(self.place).close()  # the library waits for FIFOs
         except OSError as error:
             kind = CheckpointNotFoundError if isinstance(error, FileNotFoundError) else CheckpointError
             rule = f"{self.path!r} cannot be read: {error.strerror}"
@@ -234,7 +236,7 @@ class File(Mapping[str, StoredTensor]):
     def _opened(self) -> Any:
         library = need("safetensors", f"reading {self.path!r}")
         try:
-            return library.safe_open(self.path, framework="np")
+            return library.safe_open(self.place, framework="np")
         except Exception as error:
             refuse(CheckpointError, f"{self.path!r} is not a safetensors file, or is damaged: {_reason(error)}", cause=error)
 

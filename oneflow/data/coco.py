@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .._base.files import TO_NOWHERE, Path, leads_outside, read_regular, why_outside
+from .._base.files import TO_NOWHERE, Path, absolute, leads_outside, read_regular, why_outside
 from .._base.refuse import refuse
 from ..errors import ArgumentError, DataError
 from . import _mt19937
@@ -124,7 +124,7 @@ class CocoAnnotations:
         allow_outside_image_dir: bool = False,
         max_image_bytes: int = MAX_RECORD_BYTES,
     ):
-        self.file, self._folder = os.fspath(annotation_file), os.fspath(image_dir)
+        self.file, self._folder = os.fspath(annotation_file), absolute(image_dir)
         self._may_leave, self._max_image_bytes = allow_outside_image_dir, max_image_bytes
         content = self._load()
         self.labels = self._labels(content["categories"])

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._base import check
+from .._base.files import absolute
 from .._base.refuse import refuse, shown
 from ..errors import ArgumentError, DataError
 from . import _mt19937
@@ -136,7 +137,7 @@ class RecordSource:
     ):
         if not isinstance(paths, (list, tuple)) or any(check.path(path)[1] for path in paths):
             refuse(ArgumentError, f"paths must be a list or tuple of paths, got {shown(paths)}")
-        self.paths = list(paths)
+        self.paths = [absolute(path) for path in paths]
         self._max_record_bytes = _want("max_record_bytes", max_record_bytes, 1)
         shards = _want("shards", shards, 1)
         shard = _want("shard", shard)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._base import check
+from .._base.files import absolute
 from .._base.refuse import refuse, shown
 from .._base.terse_repr import terse_repr
 from ..errors import ArgumentError, ModeError
@@ -115,21 +116,22 @@ class FileLogger(Logger):
             self.save_dir = check.checked(self, "save_dir", check.path(save_dir))
         self.name, self.version = name, version
         self._directory: str | None = None
+        self._start = absolute(os.curdir)  # relative paths stay below it when the program changes its directory
 
     @property
     def log_dir(self) -> str:
         """The directory of the run. Raises ModeError before there is one."""
         if self._directory is None:
             refuse(ModeError, f"{type(self).__name__} has no directory before its trainer has begun a run")
-        return self._directory
+        return absolute(os.path.join(self._start, self._directory))
 
     def prepare(self, root: str, resumed: Mapping[str, Any] | None) -> None:
         """Chooses the directory, or finds that of the run that goes on."""
-        if resumed is not None and os.path.isdir(str(resumed.get("log_dir"))):
+        if resumed is not None and os.path.isdir(os.path.join(self._start, str(resumed.get("log_dir")))):
             self._directory = str(resumed["log_dir"])
             return
         parent = os.path.join(root if self.save_dir is None else self.save_dir, self.name)
-        self._directory = os.path.join(parent, self._version_in(parent))
+        self._directory = os.path.join(parent, self._version_in(os.path.join(self._start, parent)))
 
     def begin(self, resumed: Mapping[str, Any] | None, step: int) -> None:
         """Makes the directory."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._base import check
+from .._base.files import absolute
 from .._base.refuse import refuse, shown
 from ..callbacks.base import Callback, check_hooks
 from ..callbacks.checkpoint import ModelCheckpoint, refuse_clashes
@@ -55,6 +56,7 @@ class Settings:
         self.default_root_dir = os.curdir
         if default_root_dir is not None:
             self.default_root_dir = check.checked(self, "default_root_dir", check.path(default_root_dir))
+        self.root_dir = absolute(self.default_root_dir)
         self.seed = _count("seed", seed, 0)
         if profiler is not None:
             check.checked(self, "profiler", check.choice(profiler, ("simple",)))

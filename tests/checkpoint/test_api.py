@@ -311,6 +311,20 @@ def test_relative_paths(session: FakeSession, tmp_path: Path, monkeypatch: pytes
     assert same(session.values, sample())
 
 
+@pytest.mark.parametrize("path", ["m", "m/w", "m.safetensors"])
+def test_values_are_read_after_the_program_has_changed_its_directory(
+    session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if path.endswith("safetensors"):
+        pytest.importorskip("safetensors")
+    save(path.partition("/")[0], sample(), format="safetensors" if "." in path else "oneflow")
+    found = get(path)
+    found = found if "/" in path else found["w"]
+    monkeypatch.chdir("/")
+    assert same({"w": found.numpy()}, {"w": sample()["w"]})
+
+
 def test_a_variable_whose_name_leads_elsewhere(session: FakeSession, tmp_path: Path) -> None:
     save(tmp_path / "m")
     (tmp_path / "out").write_bytes(bytes(4))

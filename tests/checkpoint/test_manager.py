@@ -276,6 +276,18 @@ def test_arguments_of_the_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert os.listdir(tmp_path) == []
 
 
+def test_a_manager_stays_where_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    manager = CheckpointManager("run")
+    manager.save(1)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    manager.save(2)
+    assert manager.all() == ["snapshot_0000000001", "snapshot_0000000002"]
+    assert manager.restore() == "snapshot_0000000002" and manager.directory == str(tmp_path / "run")
+    assert repr(manager) == "<CheckpointManager of 'run': 2 checkpoints>" and not os.listdir()
+
+
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "/", "\ud800", "a\0", 3, np.zeros(2), b"a", ".oneflow-saving-x.d"])
 def test_names_that_no_checkpoint_has(tmp_path: Path, train, name) -> None:
     manager = CheckpointManager(tmp_path / "run")

@@ -105,6 +105,14 @@ def test_what_a_sample_holds(tmp_path: Path) -> None:
     assert sample.polygon_index[[0, 3, 4, 8]].tolist() == [[0, 0, 0], [3, 0, 0], [0, 0, 1], [0, 1, 1]]
 
 
+def test_images_are_read_after_the_program_has_changed_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, folder = write_coco(tmp_path, [(20, 10)])
+    monkeypatch.chdir(tmp_path)
+    data = CocoAnnotations(file, os.path.relpath(folder))
+    monkeypatch.chdir("/")
+    assert data.load(0).image.tobytes() == b"image 0"
+
+
 def test_which_images_are_used(tmp_path: Path) -> None:
     def annotation(image: int, box: list[float], **more) -> dict:
         return {"id": image, "image_id": image, "category_id": 3, "bbox": box, "segmentation": [], "iscrowd": 0, **more}

@@ -47,6 +47,14 @@ def of_part(i: int) -> list[int]:
     return list(range(first, first + i + 3))
 
 
+def test_a_source_reads_on_after_the_program_has_changed_its_directory(parts: list[str], monkeypatch) -> None:
+    monkeypatch.chdir(Path(parts[0]).parent)
+    source = RecordSource(part_paths(".", 7))
+    assert numbers(source.take(3)) == of_part(0)
+    monkeypatch.chdir("/")
+    assert numbers(source.take(4 + 5)) == of_part(1) + of_part(2)
+
+
 def test_balanced_split() -> None:
     assert [balanced(10, 4, i) for i in range(4)] == [(0, 3), (3, 6), (6, 8), (8, 10)]
     for size in range(1, 30):

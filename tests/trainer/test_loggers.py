@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -35,6 +36,23 @@ def test_two_csv_loggers_with_one_file_are_refused(tmp_path):
         fit([flow.loggers.CSVLogger(tmp_path), flow.loggers.CSVLogger(tmp_path)])
     assert not list(tmp_path.iterdir())
     fit([flow.loggers.CSVLogger(tmp_path), flow.loggers.CSVLogger(tmp_path, "other")])
+
+
+@pytest.mark.parametrize("save_dir", ["runs", None])
+def test_a_program_that_changes_its_directory_keeps_one_csv_file(tmp_path, monkeypatch, save_dir):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+
+    class Moves(flow.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs):
+            os.chdir(tmp_path / "elsewhere")
+
+    logger = flow.loggers.CSVLogger(save_dir, flush_seconds=0.0)
+    trainer = fit(logger, callbacks=Moves())
+    assert logger.path == str(tmp_path / (save_dir or "") / "logs" / "version_0" / "metrics.csv")
+    assert len([row for row in table(logger.path) if "loss" in row]) == len(trainer.history.steps)
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert repr(logger) == f"CSVLogger({'save_dir=' + repr(save_dir) + ', ' if save_dir else ''}flush_seconds=0.0)"
 
 
 @pytest.mark.parametrize("flush_seconds", [0.0, 60.0])

@@ -638,3 +638,33 @@ def test_an_error_of_saving_in_the_background_ends_the_training(tmp_path, monkey
     flow.sync_default_session()  # nothing is left over
     assert trainer.global_step < 1200 and (tmp_path / "epoch=0-step=3" / "snapshot_done").exists()
     assert not (tmp_path / "epoch=0-step=6").exists()
+
+
+@pytest.mark.parametrize("root", [None, "run"])
+@pytest.mark.parametrize("dirpath", ["ck", None])
+def test_a_program_that_changes_its_directory_keeps_one_place_for_checkpoints(tmp_path, monkeypatch, dirpath, root):
+    monkeypatch.chdir(tmp_path)
+
+    class Moves(flow.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs):
+            (tmp_path / str(epoch)).mkdir()
+            os.chdir(tmp_path / str(epoch))
+
+    train, data = jobs.train_job(), jobs.data()
+    saving = flow.callbacks.ModelCheckpoint(dirpath, save_last=True)
+    quiet(max_epochs=2, callbacks=[Moves(), saving], default_root_dir=root).fit(train, data)
+    assert not any(list((tmp_path / epoch).iterdir()) for epoch in "01")
+    kept = sorted(Path(saving.best_model_path).parent.iterdir())
+    assert [path.name for path in kept] == ["epoch=1-step=12", "last"] and tmp_path in kept[0].parents
+
+    os.chdir(tmp_path)  # the run is moved, and goes on in a new process
+    moved = tmp_path.with_name(f"{tmp_path.name}-moved")
+    tmp_path.rename(moved)
+    os.chdir(moved)
+    saving = flow.callbacks.ModelCheckpoint(dirpath, save_last=True)
+    trainer = quiet(max_epochs=3, callbacks=saving, default_root_dir=root)
+    trainer.fit(train, data, ckpt_path="last")
+    assert trainer.global_step == 18
+    assert [path.name for path in sorted(Path(saving.best_model_path).parent.iterdir())] == ["epoch=2-step=18", "last"]
+    os.chdir("/")
+    moved.rename(tmp_path)

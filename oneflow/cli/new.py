@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given, problem = check.path(parser().parse_args(arguments).directory)
     if problem:
         raise ArgumentError(f"DIRECTORY {problem}")
-    target = Path(given)
+    target, created = Path(given), []
     try:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise ArgumentError(f"{str(target)!r} exists and is not an empty directory\n  try        another name")
@@ -41,10 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 path = path.with_name(_RENAMED.get(path.name, path.name))
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(source.read_text(encoding="utf-8").replace("{name}", target.resolve().name), encoding="utf-8")
-                print(f"created {path}")
+                created.append(path)
     except OSError as error:
-        place = error.filename or "the output"
+        place = error.filename or given
         raise ArgumentError(f"{shown(place)}: {error.strerror}\n  try        a directory that you may write to") from error
+    for path in created:
+        print(f"created {path}")
     print(f"next: cd {shlex.quote(str(target))} && python train.py --steps 100")
     print("its tests: pip install pytest && python -m pytest")
     return 0

@@ -381,6 +381,23 @@ def test_output_to_a_full_disk_is_one_line(words, monkeypatch, tmp_path, capsys)
     assert capsys.readouterr().err == "oneflow: cannot write the output: No space left on device\n"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_new_project_is_whole_where_its_output_cannot_be_written(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    with open("/dev/full", "w", buffering=1) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["new", "full"]) == 2
+    assert capsys.readouterr().err == "oneflow: cannot write the output: No space left on device\n"
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", buffering=1) as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert main(["new", "closed"]) == 0
+    assert not capsys.readouterr().err
+    for name in ("full", "closed"):
+        assert {p.name for p in Path(name).iterdir()} == {"train.py", "config.toml", "tests", "README.md", ".gitignore"}
+
+
 def test_a_full_disk_of_another_file_is_not_that_of_the_output(monkeypatch, capsys):
     def fails(arguments):
         print("x")

@@ -218,7 +218,8 @@ class ConfusionMatrix(_Classes):
     def accumulate(self, weights: np.ndarray | None, *arrays: np.ndarray) -> None:
         """Counts the rows."""
         n, (preds, target) = self.num_classes, arrays
-        if n > 2 and preds.size == target.size and preds.dtype.kind == "f":  # a score each says nothing about more than two
+        # a score each says nothing about more than two
+        if n > 2 and preds.size == target.size and preds.size and preds.dtype.kind == "f":
             self._refuse_shapes(preds, target)
         predicted, true, each = self._pairs(weights, arrays)
         predicted = np.where(predicted == _NO_CLASS, (true + 1) % n, predicted)

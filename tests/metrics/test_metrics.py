@@ -291,3 +291,16 @@ def test_a_batch_without_rows_counts_nothing(make):
     metric, nothing = make(), np.zeros((0,), np.float32)
     metric.update(*[nothing] * len(metric.inputs))
     assert math.isnan(metric.compute())
+
+
+@pytest.mark.parametrize("kind", ["ConfusionMatrix", "Precision", "Recall", "F1Score"])
+@pytest.mark.parametrize("shape", [(0, 5), (0, 5, 3)])
+def test_scores_of_several_classes_without_rows_count_nothing(kind, shape):
+    metric, expected = getattr(flow.metrics, kind)(5), getattr(flow.metrics, kind)(5)
+    empty = np.zeros(shape), np.zeros((0, *shape[2:]), int)
+    rows = np.eye(5)[[0, 1, 1]], np.array([0, 1, 2])
+    metric.update(*empty)
+    for each in (metric, expected):
+        each.update(*rows)
+    metric.update(*empty)
+    np.testing.assert_equal(metric.compute(), expected.compute())

@@ -32,6 +32,11 @@ class Bound:
     weights: np.ndarray | None = None
     padded: bool = False
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the batch has no rows, so that there is nothing to feed."""
+        return not self.rows and not self.arguments
+
 
 class Arguments:
     """The arguments of a job, and how batches become these.
@@ -95,6 +100,8 @@ class Arguments:
     def bind(self, batch: Any) -> Bound | None:
         """The arguments that a batch stands for; None where it is too short and padding it would not be right.
 
+        For a batch without rows they are empty.
+
         Raises FeedError (a structure that does not fit), ArgumentError (something that is not an array).
         """
         if type(batch) is tuple and self._is_flat and self._weighted is None and len(batch) == len(self.shapes):
@@ -112,6 +119,8 @@ class Arguments:
         for place, (parameter, value) in enumerate(zip(self._parameters, given, strict=True)):
             if place != self._weighted:
                 arguments.append(self._converted(parameter.name, parameter.structure, value, filler))
+        if filler.rows == 0:
+            return Bound((), 0)
         if filler.is_short and not self._fills:
             return None
         size = self.batch_size or 1
@@ -234,10 +243,11 @@ class Arguments:
             if definition.batch_axis == 0 and array.ndim:
                 filler.note(size, size, self.batch_size)
             return array
-        if array.shape[1:] != definition.shape[1:] or array.shape[0] > size or not array.shape[0]:
+        is_empty = not array.shape[0]
+        if array.shape[1:] != definition.shape[1:] or array.shape[0] > size or (is_empty and self.parts > 1):
             self._refuse_shape(label, definition, array)
         filler.note(array.shape[0], size, self.batch_size)
-        if not self._fills:
+        if is_empty or not self._fills:
             return array
         self._refuse_parts()
         return np.concatenate([array, np.repeat(array[-1:], size - array.shape[0], axis=0)])
@@ -275,7 +285,9 @@ class Arguments:
     def _refuse_shape(self, label: str, definition: InputDef, array: np.ndarray) -> NoReturn:
         shape = self._shape(definition)
         hint = f"give batches of {shape[0]} rows, or declare the placeholder for {array.shape}"
-        if array.shape == shape[1:]:
+        if array.shape[1:] == shape[1:] and not array.shape[0]:
+            hint = f"each process feeds its part of a batch: give {shape[0]} rows, or leave the batch out in all processes"
+        elif array.shape == shape[1:]:
             hint = f"the data give single samples; give batches of {shape[0]}: DataLoader(dataset, batch_size={shape[0]})"
         refuse(FeedShapeError, f"input {label!r} of job {self.job.name!r} takes batches of shape {shape}, got {array.shape}",
                hint=hint, source=self.job.source)  # fmt: skip

@@ -65,22 +65,25 @@ class Pass:
         keeps: Callable[[Bound], Fed],
         stop: Callable[[], bool],
     ) -> None:
-        """Submits every batch; ``arrived`` runs for each on the delivery thread. Raises ArgumentError where there is none."""
-        number = 0
+        """Submits every batch that has rows; ``arrived`` runs for each on the delivery thread. Raises ArgumentError for none."""
+        number = taken = 0
         for batch in self._batches():
             try:
                 bound = self.arguments.bind(batch)
                 assert bound is not None  # short ones are padded
-                result = self.job.submit(*bound.arguments)
+                result = None if bound.is_empty else self.job.submit(*bound.arguments)
             except Exception as error:
-                located(error, f"batch {number} of the {self._what}")
+                located(error, f"batch {taken} of the {self._what}")
                 raise
+            taken += 1
+            if result is None:
+                continue
             result.async_get(partial(self._arrived, stage, arrived, number, bound, keeps(bound)))
             number += 1
             if stage.error is not None or stop():
                 break
         if not number:
-            refuse(ArgumentError, f"the {self._what} gave no batch")
+            refuse(ArgumentError, f"the {self._what} gave no batch{' with rows' if taken else ''}")
 
     @staticmethod
     def _arrived(stage: Stage, arrived: Callable[..., None], number: int, bound: Bound, fed: Fed, value: Any) -> None:

@@ -256,7 +256,8 @@ class Fit:
                 raise
             self.batch += 1
             if not is_submitted:
-                self._tell_of_short_batch()
+                if is_submitted is False:
+                    self._tell_of_short_batch()
                 if self._counts_batches and self._owes_validation():
                     self._pause(self.step - 1)
                 continue

@@ -70,11 +70,11 @@ class Steps:
 
     # --- on the thread of the training
 
-    def submitter(self) -> Callable[[Any], bool]:
-        """A function that submits a step with a batch; it returns False where the batch is too short for it."""
+    def submitter(self) -> Callable[[Any], bool | None]:
+        """A function that submits a step with a batch; it returns False for one that is too short, None for an empty one."""
         return self._submit if len(self._jobs) == 1 else self._submit_each
 
-    def _submit(self, batch: Any) -> bool:
+    def _submit(self, batch: Any) -> bool | None:
         job = self._jobs[0]
         if self._is_direct and type(batch) is tuple:
             try:
@@ -87,15 +87,19 @@ class Steps:
         bound = self.arguments[0].bind(batch)
         if bound is None:
             return False
+        if bound.is_empty:
+            return None
         result = job.submit(*bound.arguments)
         result.async_get(partial(self._arrived_alone, bound, self.tallies[0].keeps(bound)))
         return True
 
-    def _submit_each(self, batch: Any) -> bool:
+    def _submit_each(self, batch: Any) -> bool | None:
         """Submits a step of each of several jobs, which take turns on a batch."""
         bounds = [bound for arguments in self.arguments if (bound := arguments.bind(batch)) is not None]
         if len(bounds) < len(self._jobs):
             return False
+        if any(bound.is_empty for bound in bounds):
+            return None
         for i, (job, bound) in enumerate(zip(self._jobs, bounds, strict=True)):
             job.submit(*bound.arguments).async_get(partial(self._arrived_of, i, bound, self.tallies[i].keeps(bound)))
         return True

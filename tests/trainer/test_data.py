@@ -315,3 +315,44 @@ def test_an_iterator_serves_one_epoch():
     left = iter([(X[:10], Y[:10])])
     with pytest.raises(ArgumentError, match="(?s)gave no batch in epoch 1 that job 'train' could take.*try +give a function"):
         quiet(max_epochs=2).fit(jobs.train_job(), lambda: left)
+
+
+@pytest.mark.parametrize("batches", ["tuples", "dictionaries"])
+def test_a_batch_without_rows_is_skipped(batches, caplog):
+    parts = [slice(0, 10), slice(10, 10), slice(10, 20), slice(20, 20)]
+    data = [(X[part], Y[part]) if batches == "tuples" else {"x": X[part], "labels": Y[part]} for part in parts]
+    whole = seen_by((X[:20], Y[:20]), seed=0)
+    fed = seen_by(data)
+    assert len(fed) == len(whole) == 2 and np.array_equal(np.concatenate([x for x, _ in fed]), X[:20])
+    assert "short batch" not in caplog.text
+
+    evaluate, trainer = jobs.eval_job(), flow.Trainer(metrics=flow.metrics.ConfusionMatrix(3))
+    expected = trainer.validate(evaluate, (X[:20], Y[:20]))
+    np.testing.assert_equal(trainer.validate(evaluate, data), expected)
+    assert np.array_equal(trainer.predict(evaluate, data)["logits"], trainer.predict(evaluate, (X[:20], Y[:20]))["logits"])
+    with pytest.raises(ArgumentError, match="the data to predict gave no batch with rows"):
+        trainer.predict(evaluate, data[1:2])
+
+
+def test_a_batch_without_rows_for_jobs_that_take_turns_or_weights():
+    def step(weighted):
+        def train(x: tp.Numpy.Placeholder((10, 4)), sample_weight: tp.Numpy.Placeholder((10,))) -> tp.Numpy:
+            loss = flow.math.reduce_sum(jobs.network(x), axis=1)
+            jobs.sgd().minimize(loss * sample_weight)
+            return loss
+
+        def plain(x: tp.Numpy.Placeholder((10, 4))) -> tp.Numpy:
+            loss = flow.math.reduce_sum(jobs.network(x), axis=1)
+            jobs.sgd().minimize(loss)
+            return loss
+
+        return flow.global_function(type="train")(train if weighted else plain)
+
+    data = [{"x": X[:10]}, {"x": X[:0]}, {"x": X[10:20]}]
+    first, second = step(True), step(False)
+    for wanted in (first, [first, second]):
+        trainer = quiet(max_epochs=2)
+        trainer.fit(wanted, data)
+        assert trainer.global_step == 4
+    with pytest.raises(FeedShapeError, match=r"arrays of a batch have 0 and 10 rows"):
+        quiet(max_epochs=1).fit(jobs.train_job(), [(X[:0], Y[:10])])

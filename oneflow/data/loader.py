@@ -31,6 +31,9 @@ class ArrayLoader:
     ``transform`` is given for a batch: neither workers nor interruptions change a batch. ``flow.Trainer`` keeps the
     position in its checkpoints; ``state_dict`` and ``load_state_dict`` do so by hand.
 
+    Without ``shuffle``, ``transform`` and ``"pad"``, batches are views of ``arrays`` that cannot be written to. To change one in
+    place, do so in a ``transform``, or in a copy.
+
     Args:
       arrays: one array, a tuple or list, or a dictionary of arrays of equally many rows; also a pandas DataFrame (a
         dictionary of its columns) and a ``datasets.Dataset``. Tensors are not copied. Batches, as ``load_mnist`` returns
@@ -281,7 +284,11 @@ class _Rows:
         if self._table is not None:
             return {name: as_array(column) for name, column in self._table[begin:end].items()}
         parts = [column[begin:end] for column in self._columns]
-        return self._structured([part.copy() for part in parts] if copies else parts)
+        if copies:
+            return self._structured([part.copy() for part in parts])
+        for part in parts:  # they are the user's arrays
+            part.flags.writeable = False
+        return self._structured(parts)
 
     def _structured(self, parts: list[np.ndarray]) -> Any:
         if self._keys is not None:

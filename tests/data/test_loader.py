@@ -46,6 +46,19 @@ def test_in_order_and_without_copies():
     assert all(np.shares_memory(x, X) and np.array_equal(x, X[y]) for x, y in batches)
 
 
+@pytest.mark.parametrize("options", [{}, {"shard": (1, 2), "last": "drop"}, {"num_workers": 1}])
+def test_changing_a_batch_in_place_does_not_reach_the_data(options):
+    x = np.arange(8.0)
+    for batch in flow.data.ArrayLoader({"x": x}, 4, **options):
+        with pytest.raises(ValueError, match="read-only"):
+            batch["x"] -= batch["x"].mean()
+    assert x.tolist() == list(range(8)) and x.flags.writeable
+    for changed in ({"shuffle": True}, {"last": "pad"}, {"transform": lambda batch, rng: batch}):
+        for batch in flow.data.ArrayLoader({"x": x}, 4, **{**options, **changed}):
+            batch["x"][:] = 0
+    assert x.tolist() == list(range(8))
+
+
 def test_each_pass_has_an_order_of_its_own_and_every_row_once():
     loader = flow.data.ArrayLoader((X, Y), 5, shuffle=True, seed=3)
     passes = [list(itertools.chain.from_iterable(rows_of(loader))) for _ in range(3)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -44,6 +45,7 @@ def status_of(
         as Python shows those of a script.
       interrupted: printed after Ctrl-C.
     """
+    _write_all_characters()
     try:
         try:
             return command()
@@ -68,6 +70,12 @@ def status_of(
         if interrupted:
             print(interrupted, file=sys.stderr)
         return INTERRUPTED
+
+
+def _write_all_characters() -> None:
+    """Characters that the output's encoding lacks are written as ``\\xe9``, as Python writes them to the standard error."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _is_of_output(error: Exception) -> TypeGuard[OSError]:

@@ -10,6 +10,7 @@ from html import escape
 from math import prod
 
 from .._base import page
+from .._base.printable import printable
 from ..compiler.layout import Layout
 from ..compiler.stages import StagedProgram
 from ..graph.graph import OP_INPUT, OP_VARIABLE
@@ -157,7 +158,7 @@ class PlacementReport:
                     lines.append(f"   │ {r.name}  {size_text(r.bytes)} → {r.target}")
             if stage != stages[-1]:
                 lines.append("   ▼")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 def report(executable: Executable) -> PlacementReport:
@@ -276,7 +277,7 @@ def text_table(title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ..
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in [header, *rows]]
     rule = "─" * max(map(len, lines))
-    return "\n".join([f"{title}", rule, lines[0], rule, *lines[1:], rule])
+    return printable("\n".join([f"{title}", rule, lines[0], rule, *lines[1:], rule]))
 
 
 __all__ = [

@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 
 from .._base import page
+from .._base.printable import printable
 from .._base.refuse import refuse, shown
 from ..compiler.native import describe
 from ..compiler.plan import Plan
@@ -139,7 +140,7 @@ class JobProfile:
         wide = [max(len(row[i]) for row in footer) for i in range(3)]
         under = [f"{a.ljust(wide[0])}  {b.rjust(wide[1])}  {c.rjust(wide[2])}" for a, b, c in footer]
         rest = [f"... and {more} more ops, in .rows"] if more > 0 else []
-        return "\n".join([self.title, rule, text[0], rule, *text[1:], *rest, rule, *under])
+        return printable("\n".join([self.title, rule, text[0], rule, *text[1:], *rest, rule, *under]))
 
     __repr__ = __str__
 

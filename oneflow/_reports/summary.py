@@ -9,6 +9,7 @@ from html import escape
 import numpy as np
 
 from .._base import page
+from .._base.printable import printable
 from ..compiler.native import describe
 from ..compiler.plan import Plan
 from ..graph.graph import OP_INPUT, OP_VARIABLE
@@ -38,7 +39,7 @@ class JobSummary:
             for r in table
         ]
         rule = "─" * max(map(len, lines))
-        return "\n".join([self.title, rule, lines[0], rule, *lines[1:], rule, *self.footer])
+        return printable("\n".join([self.title, rule, lines[0], rule, *lines[1:], rule, *self.footer]))
 
     __repr__ = __str__
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import runpy
 import subprocess
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import oneflow as flow
+import oneflow.typing as tp
 from oneflow.cli import main
 from oneflow.cli.main import COMMANDS
 from oneflow.cli.scripts import load_first_call, load_job
@@ -379,6 +381,32 @@ def test_output_to_a_full_disk_is_one_line(words, monkeypatch, tmp_path, capsys)
         monkeypatch.setattr(sys, "stdout", full)
         assert main(words) == 2
     assert capsys.readouterr().err == "oneflow: cannot write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize("encoding, name", [("latin-1", "\u03b1"), ("ascii", "\xe9")])
+def test_an_output_that_lacks_characters(script, encoding, name, tmp_path):
+    Path(script).write_text(SCRIPT.replace('"only"', f'"{name}"'))
+    escaped = name.encode("ascii", "backslashreplace").decode()
+    for command in ("summary", "plan"):
+        done = run("oneflow", command, f"{script}:train", PYTHONIOENCODING=encoding)
+        assert done.returncode == 0 and f"{escaped}-" in done.stdout and "-----" in done.stdout, done.stderr
+    flow.checkpoint.save(tmp_path / "saved", {name: np.zeros(2, np.float32)})
+    done = run("oneflow", "checkpoint", "show", str(tmp_path / "saved"), PYTHONIOENCODING=encoding)
+    assert done.returncode == 0 and f"{escaped}  float32[2]" in done.stdout, done.stderr
+
+
+def test_tables_are_printed_in_ascii_where_the_output_has_nothing_else(monkeypatch):
+    def job(x):
+        return flow.layers.dense(x, 2, name="only")
+
+    job.__annotations__ = {"x": tp.Numpy.Placeholder((4, 2)), "return": tp.Numpy}
+    job = flow.global_function()(job)
+    summary = flow.job_summary(job)
+    with_lines = str(summary)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert str(summary).isascii() and "-----" in str(summary) and not with_lines.isascii()
+    plan = job.plan()
+    assert str(plan).isascii() and plan.draw().isascii()
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")

@@ -28,10 +28,12 @@ class _Momentum(Optimizer):
     """The rule of ``SGD`` and ``SGDW``."""
 
     row_sparse = True
-    momentum: float
+    momentum: float | None
 
     def __post_init__(self) -> None:
-        self.momentum = _check.number(type(self).__name__, "momentum", self.momentum, low=0.0)
+        if self.momentum is not None:
+            self.momentum = _check.number(type(self).__name__, "momentum", self.momentum, low=0.0)
+        self.momentum = self.momentum or 0.0
         self.suffixes = ("momentum",) if self.momentum else ()
         super().__post_init__()
 
@@ -52,7 +54,7 @@ class _Momentum(Optimizer):
 
 @dataclass(repr=False)
 class SGD(_Momentum):
-    """Gradient descent, with momentum unless ``momentum=0``.
+    """Gradient descent, with momentum unless that is 0 or None.
 
     momentum == 0: x <- x - lr * g. Otherwise: m <- momentum * m - lr * g; x <- x + m. The buffer, variable
     ``<x>-momentum``, holds a step, so a changing rate acts on new gradients only.
@@ -60,7 +62,7 @@ class SGD(_Momentum):
     Args:
       lr_scheduler: the learning rate: a number >= 0, or one of the schedules of ``flow.optimizer``.
       loss_scale_factor: a static loss scale; see ``flow.optimizer.loss_scale``.
-      momentum: >= 0. Its default is not 0.
+      momentum: >= 0; None means 0. Its default is neither.
       grad_clipping: one of ``flow.optimizer.grad_clipping``.
       train_step_lbn: name of an int64 Blob of shape (1,) that counts the steps instead of the library.
       loss_scale_policy: one of ``flow.optimizer.loss_scale``, instead of ``loss_scale_factor``.
@@ -73,7 +75,7 @@ class SGD(_Momentum):
 
     lr_scheduler: LrScheduler | float
     loss_scale_factor: float | None = None
-    momentum: float = 0.9
+    momentum: float | None = 0.9
     grad_clipping: ClipGradientConf | None = None
     train_step_lbn: str | None = None
     loss_scale_policy: LossScalePolicy | None = None
@@ -100,7 +102,7 @@ class SGDW(_Momentum):
 
     lr_scheduler: LrScheduler | float
     loss_scale_factor: float | None = None
-    momentum: float = 0.9
+    momentum: float | None = 0.9
     weight_decay: float | None = None
     weight_decay_includes: Patterns | None = None
     weight_decay_excludes: Patterns | None = None

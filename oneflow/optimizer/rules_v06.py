@@ -19,13 +19,9 @@ from .schedules import LrScheduler
 
 
 class SGD(rules.SGD):
-    """``oneflow.optimizer.SGD``; ``momentum=None`` means 0. Gradients are clipped before regularizers are added."""
+    """``oneflow.optimizer.SGD``. Gradients are clipped before regularizers are added."""
 
     clips_first = True
-
-    def __post_init__(self) -> None:
-        self.momentum = 0.0 if self.momentum is None else self.momentum
-        super().__post_init__()
 
 
 class SGDW(rules.SGDW):

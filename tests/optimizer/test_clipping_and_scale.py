@@ -98,7 +98,7 @@ REFUSED = [
     (lambda: opt.SGD(SCHEDULE, 0), r"loss_scale_factor must be a number in \(0, 1.26.*, got 0"),
     (lambda: opt.SGD(SCHEDULE, loss_scale_policy=1024), "dynamic_loss_scale"),
     (lambda: opt.SGD(SCHEDULE, momentum=-0.1), "SGD: momentum must be a number >= 0, got -0.1"),
-    (lambda: opt.SGD(SCHEDULE, momentum=None), "momentum must be a number >= 0, got NoneType None"),
+    (lambda: opt.SGD(SCHEDULE, momentum="0.9"), "momentum must be a number >= 0, got str"),
     (lambda: opt.SGD(SCHEDULE, grad_clipping=1.0), r"by_global_norm\(1.0\)"),
     (lambda: opt.SGD(SCHEDULE, train_step_lbn=5), "train_step_lbn must be the name of a Blob"),
     (lambda: opt.SGD(SCHEDULE, train_step_lbn="a/b", loss_scale_policy=dynamic_loss_scale()), "leave train_step_lbn out"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -138,6 +138,14 @@ class VariableHandle:
         if not self.shape:
             raise TypeError(f"len() of variable {self.name!r}, which has no axis")
         return self.shape[0]
+
+    def __copy__(self) -> VariableHandle:
+        return VariableHandle(self._session, self._variable)
+
+    @shows_user_frames
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        rule = f"variable {self.name!r} can be neither deep-copied nor pickled: it belongs to its session and process"
+        complain(ArgumentError, rule, "copy its value, .numpy(); or flow.checkpoint.save, which keeps the variables")
 
     def __repr__(self) -> str:
         return f"<variable {self.name!r} {self._variable.describe()}, declared at {self._variable.source}>"

@@ -229,7 +229,12 @@ class Result(Record, concurrent.futures.Future[T]):
         self.is_touched = self.has_callbacks = True
         self._registered_now()
 
-    __call__ = async_get
+    def __call__(self, callback: Callable[[T], object] | None = None) -> None:
+        """Registers ``callback(value)``, as ``async_get`` does."""
+        if callback is None:
+            hint = "job(...)(f) has f(value) called with the value; for the value itself annotate the job with -> T"
+            refuse(ResultError, f"a call of job {self.job_name!r} was given no callback", hint=hint)
+        self.async_get(callback)
 
     def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
         """Registers ``fn(result)``, to run on the delivery thread when the call has finished."""

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -506,8 +507,32 @@ def scope_of(session: Session) -> Callable[[], contextlib.AbstractContextManager
     return None if session is process.default_session else partial(as_default, session)
 
 
-@contextlib.contextmanager
-def session(seed: int | None = None) -> Iterator[Session]:
+class SessionBlock(contextlib.ContextDecorator, contextlib.AbstractContextManager[Session]):
+    """What ``flow.session()`` returns, for one ``with`` statement; a function that it decorates gets a session for each call."""
+
+    def __init__(self, seed: int | None):
+        self._seed = seed
+        self._block: contextlib.AbstractContextManager[Session] | None = None
+
+    def __enter__(self) -> Session:
+        if self._block is not None:
+            refuse(ModeError, "the block of this flow.session() has begun before, and each has a session of its own",
+                   hint="with flow.session(): ..., which makes another one")  # fmt: skip
+        self._block = _session_of_its_own(self._seed)
+        return self._block.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+        assert self._block is not None
+        return self._block.__exit__(kind, error, trace)
+
+    def _recreate_cm(self) -> SessionBlock:
+        return SessionBlock(self._seed)
+
+    def __repr__(self) -> str:
+        return f"<flow.session({'' if self._seed is None else f'seed={self._seed!r}'}), for a with statement>"
+
+
+def session(seed: int | None = None) -> SessionBlock:
     """Begins a session of its own: variables, seed and jobs that are declared inside the ``with`` block belong to it alone.
 
     Sessions outside go on afterwards as if nothing had happened. The block belongs to the thread that entered it, and to the
@@ -530,6 +555,11 @@ def session(seed: int | None = None) -> Iterator[Session]:
       ...         return [train(np.ones((8, 4), np.float32)) for _ in range(20)][-1]
       >>> losses = {rate: final_loss(rate) for rate in (0.1, 0.01)}
     """
+    return SessionBlock(seed)
+
+
+@contextlib.contextmanager
+def _session_of_its_own(seed: int | None) -> Iterator[Session]:
     if current_or_none() is not None:
         refuse(ModeError, "flow.session() cannot be used inside a job function")
     made = Session()

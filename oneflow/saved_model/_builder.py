@@ -237,6 +237,11 @@ class ModelBuilder:
         self._proto: Any = saved_model_pb2.SavedModel(checkpoint_dir=_DEFAULT_DIRECTORY)
         self._graphs: list[GraphBuilder] = []
 
+    def __repr__(self) -> str:
+        version = f", version {self._proto.version}" if self._proto.HasField("version") else ""
+        graphs = ", ".join(repr(graph.name) for graph in self._graphs) or "no graph"
+        return f"<ModelBuilder of {self._proto.name!r}{version} below {self._path!r}: {graphs}>"
+
     @property
     def proto(self) -> Any:
         """The ``SavedModel`` that is being filled."""

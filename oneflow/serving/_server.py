@@ -116,6 +116,15 @@ class Server:
         self._failure: BaseException | None = None
         self._port = 0
 
+    def __repr__(self) -> str:
+        if self._loop is None:
+            state = "not started" if self._thread is None else "starting"
+        elif not self._loop.is_running():
+            state = "stopped"
+        else:
+            state = f"at {self.url}" if self._port else "starting"
+        return f"<Server of {str(self._root)!r}: {state}>"
+
     @property
     def url(self) -> str:
         """Where the running server is, such as ``http://127.0.0.1:8000``."""

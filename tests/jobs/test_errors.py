@@ -325,6 +325,34 @@ def test_redefining_a_job_with_another_width():
 
 
 @pytest.mark.parametrize("make", [copy.deepcopy, pickle.dumps])
+def test_variables_are_neither_deep_copied_nor_pickled(make):
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:
+        return flow.layers.dense(x, 2, name="only")
+
+    job(X)
+    handle = flow.get_all_variables()["only-bias"]
+    told = r"(?s)variable 'only-bias' can be neither deep-copied nor pickled.*test_errors.py.*make\(handle\).*try +.*numpy"
+    with pytest.raises(TypeError, match=told):
+        make(handle)
+    assert copy.copy(handle).name == "only-bias"
+
+
+def test_a_callback_that_was_forgotten():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Callback[tp.Numpy]:
+        return x
+
+    with pytest.raises(flow.errors.ResultError, match=r"(?s)a call of job 'job' was given no callback.*try +job\(\.\.\.\)\(f\)"):
+        job(X)()
+    got = []
+    job(X)(got.append)
+    job(X)(callback=got.append)
+    flow.sync_default_session()
+    assert len(got) == 2
+
+
+@pytest.mark.parametrize("make", [copy.deepcopy, pickle.dumps])
 def test_jobs_are_neither_deep_copied_nor_pickled(make):
     @flow.global_function()
     def job(x: tp.Numpy.Placeholder((2, 3))) -> tp.Numpy:

@@ -9,6 +9,7 @@ import pytest
 
 import oneflow as flow
 import oneflow.typing as tp
+from oneflow.errors import ModeError
 
 ONE = np.ones((4,), np.float32)
 
@@ -130,3 +131,22 @@ def test_what_is_given_a_job_works_in_its_session(tmp_path):
             trainer.fit(outer, [(ONE,)], inner, [(ONE,)])
         assert "w" in flow.get_all_variables()
     np.testing.assert_array_equal(value(), 1 - 0.125 * 2)
+
+
+def test_a_block_begins_once_and_a_decorated_function_has_one_for_each_call():
+    block = flow.session(seed=1)
+    assert repr(block) == "<flow.session(seed=1), for a with statement>" and "object at" not in repr(flow.session())
+    with block:
+        pass
+    with (
+        pytest.raises(ModeError, match=r"(?s)the block of this flow.session\(\) has begun before.*try +with flow.session\(\)"),
+        block,
+    ):
+        pass
+
+    @flow.session(seed=1)
+    def first_value():
+        declare()(ONE).get()
+        return value()
+
+    assert np.array_equal(first_value(), first_value())

@@ -315,3 +315,10 @@ def test_numbers_that_follow_from_the_batch_are_told(tmp_path: Path) -> None:
     made.AddFunction(mean)
     with pytest.warns(JobWarning, match=r"(?s)computes something else for other batch sizes.*scalar_div.*its number stays 4"):
         made.Save()
+
+
+def test_a_builder_says_what_it_saves(tmp_path):
+    path = str(tmp_path / "net")
+    assert repr(flow.saved_model.ModelBuilder(path)) == f"<ModelBuilder of '' below {path!r}: no graph>"
+    model = flow.saved_model.ModelBuilder(path).ModelName("net").Version(3)
+    assert repr(model) == f"<ModelBuilder of 'net', version 3 below {path!r}: no graph>"

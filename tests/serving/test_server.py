@@ -91,6 +91,14 @@ def test_the_program_says_what_is_wrong(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr and not done.stdout
 
 
+def test_a_server_says_where_it_is(tmp_path: Path) -> None:
+    server = flow.serving.Server(tmp_path, port=0)
+    assert repr(server) == f"<Server of {str(tmp_path)!r}: not started>"
+    with server:
+        assert repr(server) == f"<Server of {str(tmp_path)!r}: at {server.url}>"
+    assert repr(server) == f"<Server of {str(tmp_path)!r}: stopped>"
+
+
 def test_a_token(tmp_path: Path, start: Any) -> None:
     write_affine(tmp_path / "models" / "affine.stablehlo", 2.0)
     server, http = start(token="sesame", max_delay_ms=0)

@@ -26,6 +26,7 @@ logger = logging.getLogger("oneflow.serving")
 NAME = re.compile(r"(?!stats\Z)[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")  # /v2/models/stats is a page of its own
 _SUFFIX = ".stablehlo"
 _UNLOADED = "unloaded"  # by request
+_GONE = "its files are gone"
 _LONGEST_VERSION = 18  # digits
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
@@ -157,11 +158,13 @@ class Repository:
 
         Raises: RequestError: there is no such model (404), or a version cannot be loaded (400).
         """
-        if name not in self._on_disk():
+        if name not in self._on_disk() and not self.versions(name):
             raise RequestError(404, f"there is no model {name[:128]!r} in the repository")
         reason = await self._load(name)
         if reason:
-            raise RequestError(400, f"failed to load {name!r}: {reason}")
+            serving = self.versions(name)
+            goes_on = f" (version {', '.join(serving)} continues to serve)" if serving else ""
+            raise RequestError(400, f"failed to load {name!r}{goes_on}: {reason}")
 
     async def unload(self, name: str) -> None:
         """Takes a model out of service, until it is loaded by request. Requests that it has accepted are answered."""
@@ -180,7 +183,7 @@ class Repository:
         """Loads what is new or has changed on the disk since the last attempt, and retires what is gone."""
         found = self._on_disk()
         for name in [n for n in self._entries if n not in found and self._entries[n].versions]:
-            await self._take_out(name, "its files are gone")
+            await self._take_out(name, _GONE)
         for name, path in found.items():
             entry = self._entries.get(name)
             if entry is not None and entry.reason == _UNLOADED:
@@ -218,7 +221,7 @@ class Repository:
                 return ""
             path = self._on_disk().get(name)
             if path is None:
-                entry.waiting, entry.reason = False, "it is gone"
+                entry.waiting, entry.reason = False, _GONE
                 return entry.reason
             entry.reason = ""
             try:
@@ -238,8 +241,13 @@ class Repository:
             reason = await self._load_version(name, entry, number, place, fingerprint, settings)
             if reason:
                 reasons.append(f"version {number}: {reason}")
-        for number in [n for n in entry.versions if n not in found]:
-            self._retire(entry, number)
+        others = [n for n in entry.versions if n not in found]
+        if any(entry.versions[n].batcher is not None for n in found) or not any(entry.versions[n].batcher for n in others):
+            for number in others:
+                self._retire(entry, number)
+        elif [place for place, _ in found.values()] == [path]:  # no version is there any more, nor a model without versions
+            entry.reason = entry.versions.pop(1).reason
+            return entry.reason
         return "; ".join(reasons)
 
     async def _load_version(

@@ -104,6 +104,36 @@ def test_a_failed_reload_leaves_what_serves(tmp_path: Path, start: Any) -> None:
     assert http("POST", "/v2/repository/index")[1][0]["reason"] == ""
 
 
+@pytest.mark.parametrize("gone", ["model", "version", "newest"])
+def test_a_reload_of_what_is_gone_leaves_what_serves(tmp_path: Path, start: Any, gone: str) -> None:
+    folder = tmp_path / "models" / "affine"
+    write_affine(folder / "2" / "model.stablehlo", 4.0)
+    server, http = start(max_delay_ms=0)
+    (folder / "2").rename(tmp_path / "kept")
+    if gone == "model":
+        folder.rmdir()
+    if gone == "newest":
+        (folder / "3").mkdir()
+    status, answer = http("POST", "/v2/repository/models/affine/load")
+    assert status == 400 and answer["error"].startswith("failed to load 'affine' (version 2 continues to serve): ")
+    assert {"model": "its files are gone", "version": "has no model"}.get(gone, "version 3: ") in answer["error"]
+    assert (values(http.infer(ONE)[1]) == 4).all()
+    entry, *others = http("POST", "/v2/repository/index")[1]
+    assert (entry["version"], entry["state"]) == ("2", "READY") and [m["version"] for m in others] == ["3"] * (gone == "newest")
+    assert (others or [entry])[0]["reason"]
+
+    folder.mkdir(exist_ok=True)
+    (tmp_path / "kept").rename(folder / "4")
+    if gone == "newest":
+        (folder / "3").rmdir()
+    assert http("POST", "/v2/repository/models/affine/load")[0] == 200
+    assert [(m["version"], m["reason"]) for m in http("POST", "/v2/repository/index")[1]] == [("4", "")]
+    shutil.rmtree(folder)
+    server.refresh()
+    while http.infer(ONE)[0] != 404:
+        pass
+
+
 def test_versions_are_replaced_without_a_failed_or_a_torn_request(tmp_path: Path, start: Any) -> None:
     models = tmp_path / "models"
     sources = [write_affine(tmp_path / "made" / f"{i}.stablehlo", 1.0, float(i)).read_bytes() for i in range(3)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,12 +26,13 @@ Target = tuple[Variable, Axes | None]
 
 # names in PyTorch, and the names that layers here may use
 _KINDS = {
-    "weight": ("weight", "gamma"),
+    "weight": ("weight", "gamma", "alpha"),
     "bias": ("bias", "beta"),
     "running_mean": ("moving_mean",),
     "running_var": ("moving_variance",),
 }
 _TORCH = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
+_VECTOR: Axes = ()  # of PReLU, whose weights are a vector in PyTorch, and have an axis for each of the input here
 _IGNORED = "num_batches_tracked"
 _MOST_LAYERS = 8  # in a hint
 
@@ -46,8 +48,9 @@ def from_torch(
 
     A variable is matched by name, with ``-`` for ``.``: ``layer1.0.conv.weight`` is ``layer1-0-conv-weight``. ``weight``
     and ``bias`` of normalization layers are ``gamma`` and ``beta`` here, ``running_mean`` and ``running_var`` are
-    ``moving_mean`` and ``moving_variance``. Axes are permuted to the order in which the job uses them: a dense layer's weight
-    is transposed if the job multiplies by (in, out) matrices; a convolution's channels are moved if they come last.
+    ``moving_mean`` and ``moving_variance``; ``weight`` of PReLU is ``alpha``. Axes are permuted to the order in which the job
+    uses them: a dense layer's weight is transposed if the job multiplies by (in, out) matrices; a convolution's channels are
+    moved if they come last. A vector of PReLU's gets the axes of ``flow.layers.prelu``.
 
     Args:
       state_dict: tensors by name; ``num_batches_tracked`` is ignored.
@@ -84,9 +87,11 @@ def from_torch(
         taken_from[target] = name
         variable, axes = variables[target]
         array = as_array(tensor, f"state_dict[{name!r}]")
-        turned = _turned(array, axes)
+        turned = _turned(array, variables[target])
         if turned.shape != variable.shape:
             how = "" if turned is array else f", permuted to {turned.shape}"
+            if axes == _VECTOR and len(array) == 1:
+                how = f", one for all channels: shared_axes={list(range(1, len(variable.shape) + 1))}"
             misfits.append((name, f"{array.shape}{how}; variable {target!r} is {variable.shape}"))
             continue
         values[target] = _converted(name, turned, variable)
@@ -121,10 +126,13 @@ def to_torch(job: JobFunction[..., Any] | Sequence[JobFunction[..., Any]], renam
         handles = get_all_variables()
     for name, (variable, axes) in _variables(job).items():
         value = handles[variable.name].numpy()
-        if axes is not None:
-            value = np.ascontiguousarray(value.transpose(np.argsort(axes)))
         base, _, kind = name.rpartition("-")
-        plain = f"{base}-{_TORCH.get(kind, kind)}".lstrip("-").replace("-", ".")
+        kind = _TORCH.get(kind, kind)
+        if axes == _VECTOR:
+            value, kind = _as_vector(name, value), "weight" if kind == "alpha" else kind
+        elif axes is not None:
+            value = np.ascontiguousarray(value.transpose(np.argsort(axes)))
+        plain = f"{base}-{kind}".lstrip("-").replace("-", ".")
         is_bfloat16 = value.dtype == bfloat16.numpy_dtype  # which torch.from_numpy does not know
         tensor = torch.from_numpy(value.view(np.int16)).view(torch.bfloat16) if is_bfloat16 else torch.from_numpy(value)
         found[_renamed_back(plain, rename)] = tensor
@@ -188,8 +196,8 @@ def _fits(tensor: Any, name: str, variables: Mapping[str, Target]) -> bool:
     target = next((n for n in _candidates(name) if n in variables), None)
     if target is None:
         return False
-    variable, axes = variables[target]
-    return _turned(np.broadcast_to(0, np.shape(tensor)), axes).shape == variable.shape
+    variable, _ = variables[target]
+    return _turned(np.broadcast_to(0, np.shape(tensor)), variables[target]).shape == variable.shape
 
 
 def _refuse_names(missing: list[str], unused: list[str], layers: Mapping[str, str]) -> None:
@@ -208,8 +216,19 @@ def _refuse_names(missing: list[str], unused: list[str], layers: Mapping[str, st
 # --- values
 
 
-def _turned(array: np.ndarray, axes: Axes | None) -> np.ndarray:
+def _turned(array: np.ndarray, target: Target) -> np.ndarray:
+    variable, axes = target
+    if axes == _VECTOR:
+        is_vector = array.ndim == 1 and max(variable.shape, default=1) == array.size == math.prod(variable.shape)
+        return array.reshape(variable.shape) if is_vector else array
     return array.transpose(axes) if axes is not None and array.ndim == len(axes) else array
+
+
+def _as_vector(name: str, value: np.ndarray) -> np.ndarray:
+    if max(value.shape, default=1) != value.size:
+        refuse(ShapeError, f"PyTorch's PReLU has a weight for each channel or one for all; variable {name!r} is {value.shape}",
+               hint="flow.layers.prelu(x, shared_axes=[2, 3]) of images with channels first")  # fmt: skip
+    return value.reshape(-1)
 
 
 def _converted(name: str, array: np.ndarray, variable: Variable) -> np.ndarray:
@@ -232,7 +251,7 @@ def _jobs(given: Any) -> list[JobFunction[..., Any]]:
 
 
 def _variables(job: Any) -> dict[str, Target]:
-    """The parameters and statistics of jobs, each with the axes by which PyTorch's tensor is transposed."""
+    """The parameters and statistics of jobs, each with the axes by which PyTorch's tensor is transposed, or ``_VECTOR``."""
     found: dict[str, Target] = {}
     for each in _jobs(job):
         graph = each.graph
@@ -262,6 +281,8 @@ def _axes_by_use(node: Node, users: Mapping[Node, list[tuple[Node, int]]]) -> Ax
             return _of_convolution(user.attrs["w_spec"])
         if user.op.name == "matmul" and place == 1 and len(node.outputs[0].shape) == 2:
             return None if user.attrs["transpose_b"] else (1, 0)
+        if user.op.name == "prelu" and place == 1:
+            return _VECTOR
         is_same = len(user.inputs) == 1 and user.outputs and user.outputs[0].shape == node.outputs[0].shape
         if is_same and (axes := _axes_by_use(user, users)) is not None:  # a cast, another layout on devices
             return axes

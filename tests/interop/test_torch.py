@@ -142,6 +142,42 @@ def linears(**names):
     return nn.ModuleDict({name: nn.Linear(3, size) for name, size in names.items()})
 
 
+@pytest.mark.parametrize(
+    ("weights", "shape", "shared_axes"),
+    [(6, (2, 6), None), (6, (2, 6, 5), [2]), (1, (2, 6, 5), [1, 2]), (6, (2, 3, 4, 6), [1, 2]), (1, (2, 1), None)],
+)
+def test_prelu(weights, shape, shared_axes):
+    module = nn.Sequential()
+    module.add_module("act", nn.PReLU(weights))
+    scrambled(module)
+
+    def predict(x):
+        return flow.layers.prelu(x, shared_axes=shared_axes, name="act")
+
+    predict.__annotations__ = {"x": tp.Numpy.Placeholder(shape), "return": tp.Numpy}
+    job = flow.global_function()(predict)
+    flow.load_variables(flow.interop.from_torch(module.state_dict(), job), strict=True)
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    theirs = torch.from_numpy(x.transpose(0, 3, 1, 2).copy() if len(shape) == 4 else x)
+    expected = module(theirs).detach().numpy()
+    np.testing.assert_array_equal(job(x), expected.transpose(0, 2, 3, 1) if len(shape) == 4 else expected)
+    back = flow.interop.to_torch(job)
+    assert list(back) == ["act.weight"] and torch.equal(back["act.weight"], module.state_dict()["act.weight"])
+
+
+def test_prelu_of_other_shapes_is_refused():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2, 6, 5))) -> tp.Numpy:
+        return flow.layers.prelu(x, name="act")
+
+    for weights in (1, 6):
+        with pytest.raises(ShapeError, match=r"act\.weight +\(\d,\).*variable 'act-alpha' is \(6, 5\)"):
+            flow.interop.from_torch({"act.weight": torch.ones(weights)}, job)
+    job(np.ones((2, 6, 5), np.float32))
+    with pytest.raises(ShapeError, match=r"(?s)'act-alpha' is \(6, 5\).*try +.*shared_axes"):
+        flow.interop.to_torch(job)
+
+
 def test_names_are_changed_by_a_dictionary_or_a_function():
     module = linears(first=3, head=1)
     job = dense_job(("stem-linear", "b"))

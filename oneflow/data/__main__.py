@@ -152,7 +152,7 @@ def _add_show(verbs: Any) -> None:
     parser.add_argument("paths", nargs="+", help="part files, or directories of them")
     parser.add_argument("--prefix", default="part-", help="of the names of parts in a directory (part-)")
     parser.add_argument("--limit", type=int, metavar="N", help="look at about N records only")
-    parser.add_argument("--record", type=int, metavar="N", help="print record N (from 0) of the first file")
+    parser.add_argument("--record", type=int, metavar="N", help="print record N, counted from 0 over all files in their order")
     parser.add_argument("--sheet", metavar="FILE.png", help="draw the first images into this file")
     parser.add_argument(
         "--images",
@@ -171,7 +171,7 @@ def _show(options: Any) -> int:
         raise ArgumentError(f"--limit must be at least 1, got {options.limit}")
     paths = inspect.part_files(options.paths, options.prefix)
     if options.record is not None:
-        print(str(inspect.one_record(paths[0], options.record))[:10000])
+        print(str(inspect.one_record(paths, options.record))[:10000])
         return 0
     summary = inspect.describe(paths, options.limit)
     if options.json:

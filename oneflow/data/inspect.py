@@ -276,13 +276,15 @@ def _verify_records(records: Records, image_features: Sequence[str]) -> Iterator
                 yield error
 
 
-def one_record(path: PathLike, number: int) -> Any:
-    """Record ``number`` (from 0) of a part, as a message. Raises DataError where there are fewer."""
+def one_record(paths: Sequence[PathLike], number: int) -> Any:
+    """Record ``number`` (from 0) of parts in their order, as a message. Raises DataError where there are fewer."""
     seen = 0
     if number < 0:
         refuse(DataError, f"records are counted from 0, so record {number} does not exist")
-    for records in read_part(path):
-        if number < seen + len(records):
-            return records.message(number - seen)
-        seen += len(records)
-    refuse(DataError, f"{os.fspath(path)!r} holds {seen} records, so record {number} does not exist")
+    for path in paths:
+        for records in read_part(path):
+            if number < seen + len(records):
+                return records.message(number - seen)
+            seen += len(records)
+    place = repr(os.fspath(paths[0])) if len(paths) == 1 else f"the {len(paths)} part files from {os.fspath(paths[0])!r} on"
+    refuse(DataError, f"{place} hold{'s' * (len(paths) == 1)} {seen} records, so record {number} does not exist")

@@ -343,7 +343,15 @@ def test_show(tmp_path: Path, capsys) -> None:
     assert shown["records"] == 20 and shown["features"]["class/label"]["kinds"] == {"int32_list": 20}
     assert main(["show", str(tmp_path / "digits" / "part-1"), "--record", "3"]) == 0
     assert 'key: "class/label"' in capsys.readouterr().out
+    of_part = []
+    for words in (["part-1", "--record", "3"], [".", "--record", "13"]):
+        assert main(["show", str(tmp_path / "digits" / words[0]), *words[1:]]) == 0
+        of_part.append(capsys.readouterr().out)
+    assert of_part[0] == of_part[1]  # counted over the parts
+    assert main(["show", str(tmp_path / "digits"), "--record", "20"]) == 2
+    assert "the 2 part files from" in (error := capsys.readouterr().err) and "hold 20 records, so record 20" in error
     assert main(["show", str(tmp_path / "digits" / "part-1"), "--record", "30"]) == 2
+    assert "part-1' holds 10 records, so record 30 does not exist" in capsys.readouterr().err
     assert main(["show", str(tmp_path)]) == 2
     assert "no file named" in capsys.readouterr().err
     samples.clicks(tmp_path / "clicks", 5)

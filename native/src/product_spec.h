@@ -35,8 +35,15 @@ struct ProductSpec {
 
   // A convolution of float32 numbers that nothing follows.
   explicit ProductSpec(const ConvGeometry& geometry)
-      : is_conv(true), has_residual(false), input_type(dt::f32), output_type(dt::f32), activation(Activation::kNone), factor(1),
-        shift(0), low(0), high(0) {
+      : is_conv(true),
+        has_residual(false),
+        input_type(dt::f32),
+        output_type(dt::f32),
+        activation(Activation::kNone),
+        factor(1),
+        shift(0),
+        low(0),
+        high(0) {
     set_conv(geometry);
   }
 

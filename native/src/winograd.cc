@@ -1,8 +1,9 @@
 // Tiles of the input are transformed, multiplied with transformed weights, one matrix product for each of the 16 places of a
-// tile, and the sums are transformed into 2 x 2 pixels of the result. All is done for so few tiles at a time that they stay in a cache.
+// tile, and the sums are transformed into 2 x 2 pixels of the result. All is done for so few tiles at a time that they stay in a
+// cache.
 //
-// Tiles of 4 x 4 pixels would need less arithmetic, but are off by three to six times as much, and round where direct sums are exact:
-// sums of small whole numbers, and zeros.
+// Tiles of 4 x 4 pixels would need less arithmetic, but are off by three to six times as much, and round where direct sums are
+// exact: sums of small whole numbers, and zeros.
 //
 // Gradients to weights are the transpose of that: of each place of a tile, a product over all tiles.
 //
@@ -10,8 +11,9 @@
 // tile is computed directly in products with packed weights, and all of the convolution by oneDNN where weights are packed in
 // each call.
 //
-// Weights are packed into panels of two vectors of output channels, missing ones zeros: first all transformed ones, [panel][place][input
-// channel][output channel], then, for products with packed weights, the weights themselves, [panel][tap][input channel][output channel].
+// Weights are packed into panels of two vectors of output channels, missing ones zeros: first all transformed ones,
+// [panel][place][input channel][output channel], then, for products with packed weights, the weights themselves,
+// [panel][tap][input channel][output channel].
 
 #include "winograd.h"
 
@@ -58,8 +60,8 @@ struct Call {
   const float *data, *weights;
   Epilogue after;                  // without an offset: null
   std::atomic<bool>* is_infinite;  // is set where a result is not finite; null: it is computed directly
-  const float* zeros;  // as many as a pixel has channels
-  int64_t tile_step, place_step;  // between transformed tiles, and numbers of one
+  const float* zeros;              // as many as a pixel has channels
+  int64_t tile_step, place_step;   // between transformed tiles, and numbers of one
   const ProductSpec& spec() const { return after.spec; }
 };
 
@@ -107,8 +109,8 @@ struct Kernels {
   void (*pack_panels)(const ProductSpec&, const Weights&, float* packed, bool direct, int64_t begin, int64_t end);
   void (*transform_gradients)(const Call&, int64_t tile, int64_t count, float* to);
   // Of i + 1 columns, up to `most_rows`.
-  void (*add_products[8])(const float* left, int64_t left_step, const float* right, int64_t right_step, int64_t rows, bool is_first,
-                          float* to, int64_t to_step);
+  void (*add_products[8])(const float* left, int64_t left_step, const float* right, int64_t right_step, int64_t rows,
+                          bool is_first, float* to, int64_t to_step);
   bool (*write_weights)(const float* sums, int64_t place_step, int64_t inputs, int64_t input_step, int64_t tap_step, float* to);
 };
 
@@ -118,9 +120,8 @@ struct Kernels {
 const Kernels& kernels() { return for_this_cpu(avx2::kKernels, avx512::kKernels); }
 
 void pack(const ProductSpec& s, const Weights& weights, float* packed, bool direct, int threads) {
-  thread_pool::parallel_for(panels_of(s), threads, [&](int64_t begin, int64_t end) {
-    kernels().pack_panels(s, weights, packed, direct, begin, end);
-  });
+  thread_pool::parallel_for(panels_of(s), threads,
+                            [&](int64_t begin, int64_t end) { kernels().pack_panels(s, weights, packed, direct, begin, end); });
 }
 
 // How tiles and panels are shared by threads, and computed.
@@ -146,7 +147,8 @@ class Filtering {
     return aligned(zeros_bytes_) + (is_shared_ ? 1 : several) * tiles_bytes_ + several * sums_bytes_;
   }
 
-  void run(const float* data, const float* weights, const Epilogue& after, std::atomic<bool>* is_infinite, Scratch& scratch) const {
+  void run(const float* data, const float* weights, const Epilogue& after, std::atomic<bool>* is_infinite,
+           Scratch& scratch) const {
     char* zeros = scratch.take(zeros_bytes_);
     std::fill_n(zeros, zeros_bytes_, 0);
     const Call call{tiles_, data, weights, after, is_infinite, reinterpret_cast<const float*>(zeros), tile_step_, place_step_};
@@ -185,20 +187,22 @@ class Filtering {
         }
       });
       // panels, or parts of them where there are more threads
-      const int64_t parts = std::clamp((threads_ + panels - 1) / panels, int64_t{1}, (count + kernels_.most_rows - 1) / kernels_.most_rows);
+      const int64_t parts =
+          std::clamp((threads_ + panels - 1) / panels, int64_t{1}, (count + kernels_.most_rows - 1) / kernels_.most_rows);
       thread_pool::on_threads(threads_, [&](int64_t thread) {
         const int64_t last = panels * parts * (thread + 1) / threads_;
         for (int64_t at = panels * parts * thread / threads_; at < last; at++) {
           const int64_t first = count * (at % parts) / parts, next = count * (at % parts + 1) / parts;
           multiply_panel(call, begin + first, next - first, at / parts, shared + first * tile_step_,
-                                of_thread(sums, thread, sums_bytes_));
+                         of_thread(sums, thread, sums_bytes_));
         }
       });
     }
   }
 
   // Of so many tiles from `begin` on.
-  void multiply_panel(const Call& call, int64_t begin, int64_t count, int64_t panel, const float* transformed, float* sums) const {
+  void multiply_panel(const Call& call, int64_t begin, int64_t count, int64_t panel, const float* transformed,
+                      float* sums) const {
     const int64_t depth = spec_.input[1], width = panel_width(), sums_step = block_ * width + 16;
     const int64_t groups = (count + kernels_.most_rows - 1) / kernels_.most_rows;
     const float* weights = call.weights + panel * kPlaces * depth * width;
@@ -225,7 +229,8 @@ class Filtering {
 // With weights that were packed before.
 class Winograd final : public Operation {
  public:
-  Winograd(const ProductSpec& s, const thread_pool::Settings& settings) : spec_(s), filtering_(s, settings.threads_for(s.flops())) {
+  Winograd(const ProductSpec& s, const thread_pool::Settings& settings)
+      : spec_(s), filtering_(s, settings.threads_for(s.flops())) {
     threads_ = settings.threads_for(s.flops());
     scratch_size_ = filtering_.scratch_size();
     operand_bytes_ = s.operand_bytes(packed_bytes(s, kPlaces + kTaps));
@@ -271,13 +276,36 @@ ConvGeometry computed(const ConvSpec& s) {
   return made;
 }
 
-class WinogradConv final : public ConvAlgorithm {
+// What those of training steps have in common.
+class InTiles : public ConvAlgorithm {
  public:
-  WinogradConv(const ConvSpec& s, int threads) : conv_(s), spec_(computed(s)), filtering_(spec_, threads), threads_(threads) {}
+  InTiles(const ConvSpec& s, int threads) : conv_(s), spec_(computed(s)), threads_(threads) {}
 
   std::string name() const override { return kName; }
-  size_t scratch_size() const override { return aligned(packed_bytes(spec_, kPlaces)) + filtering_.scratch_size(); }
   bool multiplies_padding() const override { return false; }
+
+ protected:
+  // By oneDNN, where a result is not finite.
+  void run_directly(const void* first, const void* second, void* result) const {
+    std::call_once(direct_once_, [&] { direct_ = std::make_unique<DirectConv>(conv_, threads_, false); });
+    Scratch scratch(direct_->scratch_size());
+    direct_->run(first, second, result, scratch);
+  }
+
+  ConvSpec conv_;
+  ProductSpec spec_;
+  int threads_;
+
+ private:
+  mutable std::once_flag direct_once_;
+  mutable std::unique_ptr<DirectConv> direct_;  // made where it is first needed
+};
+
+class WinogradConv final : public InTiles {
+ public:
+  WinogradConv(const ConvSpec& s, int threads) : InTiles(s, threads), filtering_(spec_, threads) {}
+
+  size_t scratch_size() const override { return aligned(packed_bytes(spec_, kPlaces)) + filtering_.scratch_size(); }
 
   void run(const void* first, const void* second, void* result, Scratch& scratch) const override {
     auto* packed = reinterpret_cast<float*>(scratch.take(packed_bytes(spec_, kPlaces)));
@@ -285,10 +313,7 @@ class WinogradConv final : public ConvAlgorithm {
     void* const operands[] = {nullptr, nullptr, nullptr, result};
     std::atomic<bool> is_infinite{false};
     filtering_.run(static_cast<const float*>(first), packed, {spec_, operands}, &is_infinite, scratch);
-    if (!is_infinite) return;
-    std::call_once(direct_once_, [&] { direct_ = std::make_unique<DirectConv>(conv_, threads_, false); });
-    Scratch others(direct_->scratch_size());
-    direct_->run(first, second, result, others);
+    if (is_infinite) run_directly(first, second, result);
   }
 
  private:
@@ -300,20 +325,15 @@ class WinogradConv final : public ConvAlgorithm {
     return {w + (kTaps - 1) * of_tap, of_input, of_output, -of_tap};
   }
 
-  ConvSpec conv_;
-  ProductSpec spec_;
   Filtering filtering_;
-  int threads_;
-  mutable std::once_flag direct_once_;
-  mutable std::unique_ptr<DirectConv> direct_;  // made where it is first needed
 };
 
-// The gradient to the weights: that to transformed weights is, place by place, a product over all tiles of the transformed gradient
-// and the transformed data.
-class WinogradWeights final : public ConvAlgorithm {
+// The gradient to the weights: that to transformed weights is, place by place, a product over all tiles of the transformed
+// gradient and the transformed data.
+class WinogradWeights final : public InTiles {
  public:
   WinogradWeights(const ConvSpec& s, int threads)
-      : conv_(s), spec_(s), tiles_(spec_), threads_(threads), inputs_(s.kernel[1]), outputs_(s.kernel[0]) {
+      : InTiles(s, threads), tiles_(spec_), inputs_(s.kernel[1]), outputs_(s.kernel[0]) {
     constexpr int64_t kMost = 128;
     const int64_t blocks = (tiles_.count + kMost - 1) / kMost;
     block_ = (tiles_.count + blocks - 1) / blocks;
@@ -322,23 +342,24 @@ class WinogradWeights final : public ConvAlgorithm {
     data_place_ = block_ * data_step_ + 16, gradient_place_ = block_ * gradient_step_ + 16;
   }
 
-  std::string name() const override { return kName; }
   size_t scratch_size() const override {
     size_t size = 0;
     for (const int64_t count : counts()) size += aligned(static_cast<size_t>(count) * sizeof(float));
     return size;
   }
-  bool multiplies_padding() const override { return false; }
 
   void run(const void* input, const void* gradient, void* result, Scratch& scratch) const override {
-    const auto take = [&](int i) { return reinterpret_cast<float*>(scratch.take(static_cast<size_t>(counts()[i]) * sizeof(float))); };
+    const auto take = [&](int i) {
+      return reinterpret_cast<float*>(scratch.take(static_cast<size_t>(counts()[i]) * sizeof(float)));
+    };
     float *const data = take(0), *const gradients = take(1), *const sums = take(2), *const zeros = take(3);
     std::fill_n(zeros, counts()[3], 0.0f);
     if (width_ != inputs_) std::fill_n(data, counts()[0], 0.0f);  // columns beyond the channels
     void* const operands[] = {nullptr, nullptr, nullptr, nullptr};
     const Epilogue nothing{spec_, operands};
     const Call of_data{tiles_, static_cast<const float*>(input), nullptr, nothing, nullptr, zeros, data_step_, data_place_};
-    const Call of_gradient{tiles_, static_cast<const float*>(gradient), nullptr, nothing, nullptr, zeros, gradient_step_, gradient_place_};
+    const Call of_gradient{tiles_,         static_cast<const float*>(gradient), nullptr, nothing, nullptr, zeros, gradient_step_,
+                           gradient_place_};
     for (int64_t begin = 0; begin < tiles_.count; begin += block_) {
       const int64_t count = std::min(block_, tiles_.count - begin);
       thread_pool::parallel_for(count, threads_, [&](int64_t first, int64_t end) {
@@ -347,10 +368,7 @@ class WinogradWeights final : public ConvAlgorithm {
       });
       add_block(data, gradients, count, begin == 0, sums);
     }
-    if (write(sums, static_cast<float*>(result))) return;
-    std::call_once(direct_once_, [&] { direct_ = std::make_unique<DirectConv>(conv_, threads_, false); });
-    Scratch others(direct_->scratch_size());
-    direct_->run(input, gradient, result, others);
+    if (!write(sums, static_cast<float*>(result))) run_directly(input, gradient, result);
   }
 
  private:
@@ -388,17 +406,12 @@ class WinogradWeights final : public ConvAlgorithm {
     return is_finite;
   }
 
-  ConvSpec conv_;
-  ProductSpec spec_;
   Tiles tiles_;
-  int threads_;
   int64_t inputs_, outputs_;
   int64_t block_;  // tiles that are computed at a time
   int64_t width_;  // inputs, padded to whole panels
   int64_t data_step_, gradient_step_, data_place_, gradient_place_;
   const Kernels& kernels_ = kernels();
-  mutable std::once_flag direct_once_;
-  mutable std::unique_ptr<DirectConv> direct_;  // made where it is first needed
 };
 
 }  // namespace
@@ -425,9 +438,9 @@ bool is_for_winograd(const ConvSpec& s) {
   }
   // Measured without AVX-512. Weights, or their gradients, are transformed once for all tiles, and gradients to many filters are
   // fast as products of matrices; of few pixels, oneDNN leaves out many taps beside the image.
-  constexpr int64_t kManyFilters = 256, kFewPixels = 16;
+  constexpr int64_t kManyFilters = 256, kFewPixels = 16, kMostWeights = 1 << 20;  // of each tap; 64 MB when they are transformed
   const bool is_avx2 = isa() == Isa::kAvx2, is_of_weights = s.kind == ConvSpec::kBackwardWeights;
-  if (is_of_weights && !is_avx2) return false;
+  if ((is_of_weights && !is_avx2) || s.kernel[0] * s.kernel[1] > kMostWeights) return false;
   const int64_t least_channels = is_avx2 ? 32 : 64;
   const int64_t least_tiles = !is_avx2 ? 256 : is_of_weights && s.kernel[0] >= kManyFilters ? 96 : 24;
   const ProductSpec spec(computed(s));

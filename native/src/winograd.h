@@ -7,8 +7,8 @@
 
 namespace native {
 
-// Whether it is computed here, and not by oneDNN: a product whose weights were packed before; a convolution, or the gradient to its
-// data, which packs them in each call; or the gradient to its weights.
+// Whether it is computed here, and not by oneDNN: a product whose weights were packed before; a convolution, or the gradient to
+// its data, which packs them in each call; or the gradient to its weights.
 bool is_for_winograd(const ProductSpec& spec);
 bool is_for_winograd(const ConvSpec& spec);
 

@@ -138,16 +138,19 @@ void write_tiles(const Call& call, int64_t tile, int64_t count, int64_t panel, c
 constexpr int64_t kBlock = kLanes;  // input channels that are packed at a time
 
 // The weights of a panel at `count` input channels from `begin` on: [input channel][tap][output channel].
-void gather(const Weights& w, int64_t channel, int64_t channels, int64_t begin, int64_t count, float (&to)[kBlock][kTaps][kPanel]) {
+void gather(const Weights& w, int64_t channel, int64_t channels, int64_t begin, int64_t count,
+            float (&to)[kBlock][kTaps][kPanel]) {
   for (int64_t tap = 0; tap < kTaps; tap++) {
     const float* from = w.first + channel * w.output_step + begin * w.input_step + tap * w.tap_step;
     if (w.output_step == 1) {
       for (int64_t c = 0; c < count; c++) {
-        for (int64_t v = 0; v < kPanel; v += kLanes) store(to[c][tap] + v, load(from + c * w.input_step + v, first(channels - v)));
+        for (int64_t v = 0; v < kPanel; v += kLanes)
+          store(to[c][tap] + v, load(from + c * w.input_step + v, first(channels - v)));
       }
     } else if (w.input_step == 1 && count == kBlock) {
       for (int64_t v = 0; v < kPanel; v += kLanes) {
-        turn(from + v * w.output_step, w.output_step, std::clamp<int64_t>(channels - v, 0, kLanes), kBlock, to[0][tap] + v, kTaps * kPanel);
+        turn(from + v * w.output_step, w.output_step, std::clamp<int64_t>(channels - v, 0, kLanes), kBlock, to[0][tap] + v,
+             kTaps * kPanel);
       }
     } else {
       for (int64_t o = 0; o < kPanel; o++) {
@@ -288,7 +291,7 @@ bool write_weights(const float* sums, int64_t place_step, int64_t inputs, int64_
 
 template <int... kRows>
 constexpr Kernels table_of(std::integer_sequence<int, kRows...>) {
-  return {kMostRows, transform_tiles, {multiply<kRows + 1>...}, write_tiles, pack_panels,
-          transform_gradients, {add_products<kRows + 1>...}, write_weights};
+  return {kMostRows,   transform_tiles,     {multiply<kRows + 1>...},     write_tiles,
+          pack_panels, transform_gradients, {add_products<kRows + 1>...}, write_weights};
 }
 constexpr Kernels kKernels = table_of(std::make_integer_sequence<int, kMostRows>());

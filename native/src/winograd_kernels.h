@@ -27,12 +27,11 @@ void transform_tiles(const Call& call, int64_t tile, int64_t count, int64_t begi
         pixels[i][j] = found ? found : call.zeros;
       }
     }
-    for (int64_t c = begin; c < end; c += kLanes) {
-      const Lanes present = first(end - c);
+    const auto transform = [&](int64_t c, const auto& read) {
       Floats half[kSide][kSide];
       for (int j = 0; j < kSide; j++) {
         Floats column[kSide], made[kSide];
-        for (int i = 0; i < kSide; i++) column[i] = load(pixels[i][j] + c, present);
+        for (int i = 0; i < kSide; i++) column[i] = read(pixels[i][j] + c);
         transform_input(column, made);
         for (int i = 0; i < kSide; i++) half[i][j] = made[i];
       }
@@ -42,7 +41,10 @@ void transform_tiles(const Call& call, int64_t tile, int64_t count, int64_t begi
         transform_input(half[i], made);
         for (int j = 0; j < kSide; j++, place_of += call.place_step) store(place_of, made[j]);
       }
-    }
+    };
+    int64_t c = begin;
+    for (; c + kLanes <= end; c += kLanes) transform(c, [](const float* from) { return load(from); });
+    if (c < end) transform(c, [&](const float* from) { return load(from, first(end - c)); });
   }
 }
 

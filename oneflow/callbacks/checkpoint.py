@@ -227,7 +227,8 @@ class ModelCheckpoint(Monitor):
 
     def _found_again(self, path: str) -> str:
         directory, name = os.path.split(path)
-        return os.path.join(self.directory, name) if directory == self._given else absolute(path) if path else path
+        is_below = directory == self._given.rstrip(os.sep)
+        return os.path.join(self.directory, name) if is_below else absolute(path) if path else path
 
     def load_state_dict(self, state: Any) -> None:
         """Goes on with the checkpoints that it had kept."""

@@ -305,9 +305,9 @@ class Session:
             locks.enter_context(self.store.lock)
             yield
 
-    def sync(self) -> None:
-        """Waits for everything submitted, also by callbacks. Raises CallbackError for a callback that failed."""
-        process.delivery.drain(and_calls_of_callbacks=True)
+    def sync(self, *, and_calls_of_callbacks: bool = False) -> None:
+        """Waits for everything submitted, and what its callbacks submit if asked to. Raises CallbackError for one that failed."""
+        process.delivery.drain(and_calls_of_callbacks=and_calls_of_callbacks)
         process.delivery.raise_error()
 
     # --- randomness
@@ -518,8 +518,10 @@ class SessionBlock(contextlib.ContextDecorator, contextlib.AbstractContextManage
         if self._block is not None:
             refuse(ModeError, "the block of this flow.session() has begun before, and each has a session of its own",
                    hint="with flow.session(): ..., which makes another one")  # fmt: skip
-        self._block = _session_of_its_own(self._seed)
-        return self._block.__enter__()
+        block = _session_of_its_own(self._seed)
+        session = block.__enter__()
+        self._block = block
+        return session
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
         assert self._block is not None
@@ -600,7 +602,7 @@ def sync_default_session() -> None:
 
     Example: >>> flow.sync_default_session()   # all callbacks of earlier calls have run
     """
-    default_session().sync()
+    default_session().sync(and_calls_of_callbacks=True)
     if not process.delivery.is_current():
         process.saves.raise_error()
         if process.summary_writer is not None:

@@ -163,7 +163,9 @@ class Repository:
         reason = await self._load(name)
         if reason:
             serving = self.versions(name)
-            goes_on = f" (version {', '.join(serving)} continues to serve)" if serving else ""
+            several = len(serving) > 1
+            which = f"version{'s' * several} {', '.join(serving)} continue{'s' * (not several)} to serve"
+            goes_on = f" ({which})" if serving else ""
             raise RequestError(400, f"failed to load {name!r}{goes_on}: {reason}")
 
     async def unload(self, name: str) -> None:
@@ -221,7 +223,7 @@ class Repository:
                 return ""
             path = self._on_disk().get(name)
             if path is None:
-                entry.waiting, entry.reason = False, _GONE
+                entry.waiting, entry.reason, entry.seen = False, _GONE, ()  # looked at again where it comes back
                 return entry.reason
             entry.reason = ""
             try:
@@ -242,10 +244,11 @@ class Repository:
             if reason:
                 reasons.append(f"version {number}: {reason}")
         others = [n for n in entry.versions if n not in found]
-        if any(entry.versions[n].batcher is not None for n in found) or not any(entry.versions[n].batcher for n in others):
+        if len(reasons) < len(found) or not any(entry.versions[n].batcher for n in others):
             for number in others:
                 self._retire(entry, number)
-        elif [place for place, _ in found.values()] == [path]:  # no version is there any more, nor a model without versions
+        elif [place for place, _ in found.values()] == [path] and entry.versions[1].batcher is None:
+            # no version is there any more, nor a model without versions
             entry.reason = entry.versions.pop(1).reason
             return entry.reason
         return "; ".join(reasons)

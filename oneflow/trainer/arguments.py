@@ -119,7 +119,7 @@ class Arguments:
         for place, (parameter, value) in enumerate(zip(self._parameters, given, strict=True)):
             if place != self._weighted:
                 arguments.append(self._converted(parameter.name, parameter.structure, value, filler))
-        if filler.rows == 0:
+        if filler.rows == 0 or (filler.rows is None and filler.varying == 0 and self.parts == 1):
             return Bound((), 0)
         if filler.is_short and not self._fills:
             return None

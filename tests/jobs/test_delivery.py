@@ -133,6 +133,26 @@ def test_sync_waits_for_calls_of_callbacks():
     assert seen == [1, 2, 3, 4, 5]
 
 
+def test_calls_of_callbacks_without_end_hold_up_nothing_but_sync():
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((2,))) -> tp.Callback[tp.Numpy]:
+        return x + flow.get_variable("w", (2,), initializer=flow.ones_initializer())
+
+    goes_on = True
+
+    def again(value):
+        if goes_on:
+            time.sleep(0.001)
+            job(value)(again)
+
+    job(np.zeros(2, np.float32))(again)
+    assert list(flow.get_all_variables()) == ["w"]
+    with flow.session():
+        pass
+    goes_on = False
+    flow.sync_default_session()
+
+
 def test_callbacks_may_call_jobs_read_variables_and_save(tmp_path):
     count = counting_job()
 

@@ -104,6 +104,20 @@ def test_a_failed_reload_leaves_what_serves(tmp_path: Path, start: Any) -> None:
     assert http("POST", "/v2/repository/index")[1][0]["reason"] == ""
 
 
+def test_all_versions_serve_on_where_all_files_are_gone(tmp_path: Path, start: Any) -> None:
+    """One of them may be version 1, which a model without versions is called."""
+    folder = tmp_path / "models" / "affine"
+    for number in (1, 2):
+        write_affine(folder / str(number) / "model.stablehlo", float(number))
+    (folder / "config.json").write_text('{"versions": 2}')
+    _, http = start(max_delay_ms=0)
+    for number in (1, 2):
+        shutil.rmtree(folder / str(number))
+    status, answer = http("POST", "/v2/repository/models/affine/load")
+    assert status == 400 and "(versions 1, 2 continue to serve)" in answer["error"]
+    assert (values(http.infer(ONE)[1]) == 2).all()
+
+
 @pytest.mark.parametrize("gone", ["model", "version", "newest"])
 def test_a_reload_of_what_is_gone_leaves_what_serves(tmp_path: Path, start: Any, gone: str) -> None:
     folder = tmp_path / "models" / "affine"

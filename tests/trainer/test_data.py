@@ -354,5 +354,15 @@ def test_a_batch_without_rows_for_jobs_that_take_turns_or_weights():
         trainer = quiet(max_epochs=2)
         trainer.fit(wanted, data)
         assert trainer.global_step == 4
+
+    @flow.global_function(type="train")
+    def varying(x: tp.ListNumpy.Placeholder((10, 4))) -> tp.ListNumpy:
+        loss = flow.math.reduce_sum(jobs.network(x), axis=1)
+        jobs.sgd().minimize(loss)
+        return loss
+
+    trainer = quiet(max_epochs=2)
+    trainer.fit(varying, data)
+    assert trainer.global_step == 4
     with pytest.raises(FeedShapeError, match=r"arrays of a batch have 0 and 10 rows"):
         quiet(max_epochs=1).fit(jobs.train_job(), [(X[:0], Y[:10])])

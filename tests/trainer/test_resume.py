@@ -641,7 +641,7 @@ def test_an_error_of_saving_in_the_background_ends_the_training(tmp_path, monkey
 
 
 @pytest.mark.parametrize("root", [None, "run"])
-@pytest.mark.parametrize("dirpath", ["ck", None])
+@pytest.mark.parametrize("dirpath", ["ck/", None])
 def test_a_program_that_changes_its_directory_keeps_one_place_for_checkpoints(tmp_path, monkeypatch, dirpath, root):
     monkeypatch.chdir(tmp_path)
 

@@ -216,7 +216,10 @@ def _undivided(attrs: Mapping[str, Any], inputs: Sequence[Blob], outputs: Sequen
 _FACTS: dict[str, Any] = {
     "batch_inputs": (0,), "channels_last": _channels_last, "autocast": "between", "zeros": "all", "undivided": _undivided,
 }  # fmt: skip
-_MAX = {n: op(f"max_pool_{n}d", grad=_max_pool_grad, int8=LARGEST, native=NATIVE, **_FACTS)(_max_pool) for n in FORMATS}
+_MAX = {
+    n: op(f"max_pool_{n}d", grad=_max_pool_grad, seeks_output=True, int8=LARGEST, native=NATIVE, **_FACTS)(_max_pool)
+    for n in FORMATS
+}
 _AVERAGE = {n: op(f"avg_pool_{n}d", grad=_avg_pool_grad, **_FACTS)(_avg_pool) for n in FORMATS}
 
 

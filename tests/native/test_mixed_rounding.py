@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,6 +70,31 @@ def test_a_value_that_a_product_reads_is_the_same_for_its_other_readers(native_p
     np.testing.assert_allclose(apart, 2 * np.tanh(x.astype(np.float64) * 0.5), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(shared, 2 * exact, rtol=2**-8)
     np.testing.assert_array_equal(shared, shared.astype(ml_dtypes.bfloat16).astype(np.float32))
+
+
+@pytest.mark.parametrize("window, stride", [(2, 2), (3, 2)])
+def test_max_pooling_between_convolutions_finds_its_largest_elements(window: int, stride: int, native_part: Any) -> None:
+    """The second one reads the results in bfloat16, and the gradient looks for them among what was pooled."""
+    shapes = {"a": (8, 8, 3, 3), "offset": (8,), "b": (8, 8, 3, 3)}
+    values = {name: RNG.standard_normal(shape, np.float32) * np.float32(0.1) for name, shape in shapes.items()}
+
+    def body(x: tp.Numpy.Placeholder((4, 8, 10, 8))) -> tp.Numpy:
+        v = {n: flow.get_variable(n, shape, initializer=flow.zeros_initializer()) for n, shape in shapes.items()}
+        y = flow.nn.relu(flow.nn.bias_add(flow.nn.conv2d(x, v["a"], 1, "SAME"), v["offset"], "NCHW"))
+        loss = flow.math.reduce_sum(flow.nn.conv2d(flow.nn.max_pool2d(y, window, stride, "VALID"), v["b"], 1, "SAME"))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)
+        return loss
+
+    job, x = job_of(body, "train"), RNG.standard_normal((4, 8, 10, 8), np.float32)
+    flow.load_variables(values)
+    job(x)
+    tensors = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in values.items()}
+    y = torch.relu(torch.conv2d(torch.tensor(x, dtype=torch.float64), tensors["a"], tensors["offset"], padding=1))
+    torch.conv2d(torch.max_pool2d(y, window, stride), tensors["b"], padding=1).sum().backward()
+    for name, now in flow.get_all_variables().items():
+        if name in values:
+            want = tensors[name].grad.numpy()  # where two are nearly as large, rounding may choose the other one
+            assert np.linalg.norm(values[name] - now.numpy() - want) <= 0.05 * np.linalg.norm(want)
 
 
 def residual_tower(blocks: int) -> str:

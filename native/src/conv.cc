@@ -55,7 +55,7 @@ std::unique_ptr<ConvAlgorithm> choose_algorithm(const ConvSpec& s, int threads, 
   if (!(s.flags & ConvSpec::kAlwaysDirect) && DepthwiseWeights::takes(s)) return std::make_unique<DepthwiseWeights>(s, threads);
   if (FewPixels::takes(s, threads)) return std::make_unique<FewPixels>(s, threads);
   if (FewPixelsWeights::takes(s, threads)) return std::make_unique<FewPixelsWeights>(s, threads);
-  if (is_for_winograd(s)) return make_winograd(s, threads);
+  if (is_for_winograd(s)) return make_winograd(s, threads, [=] { return choose_direct(s, threads, false, false); });
   if (is_for_im2col(s)) {
     auto im2col = std::make_unique<Im2colConv>(s, threads, describe_only);
     if (!im2col->is_slow()) return im2col;

@@ -8,8 +8,8 @@
 // Gradients to weights are the transpose of that: of each place of a tile, a product over all tiles.
 //
 // A tile mixes its values, so that an infinity makes NaNs of results that it has no part in. Where a result is not finite, the
-// tile is computed directly in products with packed weights, and all of the convolution by oneDNN where weights are packed in
-// each call.
+// tile is computed directly in products with packed weights, and all of the convolution where weights are packed in each
+// call.
 //
 // Weights are packed into panels of two vectors of output channels, missing ones zeros: first all transformed ones,
 // [panel][place][input channel][output channel], then, for products with packed weights, the weights themselves,
@@ -23,7 +23,6 @@
 #include <mutex>
 #include <utility>
 
-#include "direct.h"
 #include "vectors.h"
 
 namespace native {
@@ -279,15 +278,18 @@ ConvGeometry computed(const ConvSpec& s) {
 // What those of training steps have in common.
 class InTiles : public ConvAlgorithm {
  public:
-  InTiles(const ConvSpec& s, int threads) : conv_(s), spec_(computed(s)), threads_(threads) {}
+  using MakeDirect = std::function<std::unique_ptr<ConvAlgorithm>()>;
+
+  InTiles(const ConvSpec& s, int threads, MakeDirect make_direct)
+      : conv_(s), spec_(computed(s)), threads_(threads), make_direct_(std::move(make_direct)) {}
 
   std::string name() const override { return kName; }
   bool multiplies_padding() const override { return false; }
 
  protected:
-  // By oneDNN, where a result is not finite.
+  // Where a result is not finite.
   void run_directly(const void* first, const void* second, void* result) const {
-    std::call_once(direct_once_, [&] { direct_ = std::make_unique<DirectConv>(conv_, threads_, false); });
+    std::call_once(direct_once_, [&] { direct_ = make_direct_(); });
     Scratch scratch(direct_->scratch_size());
     direct_->run(first, second, result, scratch);
   }
@@ -297,13 +299,15 @@ class InTiles : public ConvAlgorithm {
   int threads_;
 
  private:
+  MakeDirect make_direct_;
   mutable std::once_flag direct_once_;
-  mutable std::unique_ptr<DirectConv> direct_;  // made where it is first needed
+  mutable std::unique_ptr<ConvAlgorithm> direct_;  // made where it is first needed
 };
 
 class WinogradConv final : public InTiles {
  public:
-  WinogradConv(const ConvSpec& s, int threads) : InTiles(s, threads), filtering_(spec_, threads) {}
+  WinogradConv(const ConvSpec& s, int threads, MakeDirect make_direct)
+      : InTiles(s, threads, std::move(make_direct)), filtering_(spec_, threads) {}
 
   size_t scratch_size() const override { return aligned(packed_bytes(spec_, kPlaces)) + filtering_.scratch_size(); }
 
@@ -332,8 +336,8 @@ class WinogradConv final : public InTiles {
 // gradient and the transformed data.
 class WinogradWeights final : public InTiles {
  public:
-  WinogradWeights(const ConvSpec& s, int threads)
-      : InTiles(s, threads), tiles_(spec_), inputs_(s.kernel[1]), outputs_(s.kernel[0]) {
+  WinogradWeights(const ConvSpec& s, int threads, MakeDirect make_direct)
+      : InTiles(s, threads, std::move(make_direct)), tiles_(spec_), inputs_(s.kernel[1]), outputs_(s.kernel[0]) {
     constexpr int64_t kMost = 128;
     const int64_t blocks = (tiles_.count + kMost - 1) / kMost;
     block_ = (tiles_.count + blocks - 1) / blocks;
@@ -452,9 +456,9 @@ std::unique_ptr<Operation> make_winograd(const ProductSpec& spec, const thread_p
   return std::make_unique<Winograd>(spec, settings);
 }
 
-std::unique_ptr<ConvAlgorithm> make_winograd(const ConvSpec& spec, int threads) {
-  if (spec.kind == ConvSpec::kBackwardWeights) return std::make_unique<WinogradWeights>(spec, threads);
-  return std::make_unique<WinogradConv>(spec, threads);
+std::unique_ptr<ConvAlgorithm> make_winograd(const ConvSpec& spec, int threads, InTiles::MakeDirect make_direct) {
+  if (spec.kind == ConvSpec::kBackwardWeights) return std::make_unique<WinogradWeights>(spec, threads, std::move(make_direct));
+  return std::make_unique<WinogradConv>(spec, threads, std::move(make_direct));
 }
 
 std::unique_ptr<Operation> make_winograd_pack(const ProductSpec& spec, const thread_pool::Settings& settings) {

@@ -2,6 +2,8 @@
 // 16 products for 2 x 2 pixels of the result instead of 36.
 #pragma once
 
+#include <functional>
+
 #include "conv_spec.h"
 #include "product_spec.h"
 
@@ -13,7 +15,9 @@ bool is_for_winograd(const ProductSpec& spec);
 bool is_for_winograd(const ConvSpec& spec);
 
 std::unique_ptr<Operation> make_winograd(const ProductSpec& spec, const thread_pool::Settings& settings);
-std::unique_ptr<ConvAlgorithm> make_winograd(const ConvSpec& spec, int threads);
+// `make_direct` makes what computes it without tiles and padding, where a result is not finite.
+std::unique_ptr<ConvAlgorithm> make_winograd(const ConvSpec& spec, int threads,
+                                             std::function<std::unique_ptr<ConvAlgorithm>()> make_direct);
 std::unique_ptr<Operation> make_winograd_pack(const ProductSpec& spec, const thread_pool::Settings& settings);
 
 }  // namespace native

@@ -215,9 +215,10 @@ def test_windows_of_three_by_three_in_tiles(
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 3e38])
 @pytest.mark.parametrize("where", ["data", "weights", "gradient"])
-def test_in_tiles_what_is_not_finite_stays_where_it_is(value: float, where: str) -> None:
+@pytest.mark.parametrize("shape", [(1, 9, 11, 40), (4, 2, 13, 40)])
+def test_in_tiles_what_is_not_finite_stays_where_it_is(value: float, where: str, shape: tuple[int, ...]) -> None:
     """A value reaches the pixels around it, as in direct sums, and no others of its tile; large ones do not overflow."""
-    g, arrays = in_tiles((1, 9, 11, 40), 33, ((1, 1), (1, 1)), False)
+    g, arrays = in_tiles(shape, 33, ((1, 1), (1, 1)), False)
     x, w, dy = arrays
     bad = dict(data=x, weights=w, gradient=dy)[where]
     bad.reshape(-1)[bad.size // 2] = value

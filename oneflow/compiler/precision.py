@@ -148,7 +148,7 @@ def rounded_outputs(nodes: Iterable[Node], precision: Mapping[Node, dtype]) -> d
     """The outputs, by node, that the native part reads in bfloat16 and something else in float32: they are rounded for both.
 
     XLA does not store in float32 what it casts right away. It would compute the float32 values again for each other reader, from
-    what is stored: those of a residual network from all blocks before. Outputs that their op's gradient looks for stay as they are.
+    what is stored: those of a residual network from all blocks before. Outputs that an op's gradient looks for stay as they are.
 
     Args:
       nodes: all that run, copies included, on one CPU device whose native part may be used.

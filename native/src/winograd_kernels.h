@@ -16,6 +16,25 @@ inline void transform_sums(const Floats* x, Floats* to) {
   to[1] = x[3] + (x[1] - x[2]);
 }
 
+// Of a tile, a vector of channels from `c` on; `present` of them are read where it is not whole.
+template <bool kWhole>
+inline void transform_vector(const float* const (&pixels)[kSide][kSide], int64_t c, Lanes present, int64_t place_step,
+                             float* to) {
+  Floats half[kSide][kSide];
+  for (int j = 0; j < kSide; j++) {
+    Floats column[kSide], made[kSide];
+    for (int i = 0; i < kSide; i++) column[i] = kWhole ? load(pixels[i][j] + c) : load(pixels[i][j] + c, present);
+    transform_input(column, made);
+    for (int i = 0; i < kSide; i++) half[i][j] = made[i];
+  }
+  to += c;
+  for (int i = 0; i < kSide; i++) {
+    Floats made[kSide];
+    transform_input(half[i], made);
+    for (int j = 0; j < kSide; j++, to += place_step) store(to, made[j]);
+  }
+}
+
 // Of `count` tiles from `tile` on, these channels.
 void transform_tiles(const Call& call, int64_t tile, int64_t count, int64_t begin, int64_t end, float* to) {
   Place place(call, tile);
@@ -27,24 +46,10 @@ void transform_tiles(const Call& call, int64_t tile, int64_t count, int64_t begi
         pixels[i][j] = found ? found : call.zeros;
       }
     }
-    const auto transform = [&](int64_t c, const auto& read) {
-      Floats half[kSide][kSide];
-      for (int j = 0; j < kSide; j++) {
-        Floats column[kSide], made[kSide];
-        for (int i = 0; i < kSide; i++) column[i] = read(pixels[i][j] + c);
-        transform_input(column, made);
-        for (int i = 0; i < kSide; i++) half[i][j] = made[i];
-      }
-      float* place_of = to + c;
-      for (int i = 0; i < kSide; i++) {
-        Floats made[kSide];
-        transform_input(half[i], made);
-        for (int j = 0; j < kSide; j++, place_of += call.place_step) store(place_of, made[j]);
-      }
-    };
+    const Lanes present = first((end - begin) % kLanes);
     int64_t c = begin;
-    for (; c + kLanes <= end; c += kLanes) transform(c, [](const float* from) { return load(from); });
-    if (c < end) transform(c, [&](const float* from) { return load(from, first(end - c)); });
+    for (; c + kLanes <= end; c += kLanes) transform_vector<true>(pixels, c, present, call.place_step, to);
+    if (c < end) transform_vector<false>(pixels, c, present, call.place_step, to);
   }
 }
 

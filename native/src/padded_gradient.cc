@@ -32,8 +32,7 @@ bool PaddedGradient::takes(const ConvSpec& s) {
   constexpr int64_t kWide = 128;
   if (isa() != Isa::kAvx2 || s.kind != ConvSpec::kBackwardData || s.groups != 1 || s.flags & ConvSpec::kAlwaysDirect)
     return false;
-  const auto& dtypes = s.dtypes.operands;
-  if (std::any_of(std::begin(dtypes), std::end(dtypes), [](dt each) { return each != dt::f32; })) return false;
+  if (s.dtypes.compute != dt::f32) return false;
   for (int i = 0; i < s.n; i++) {
     const bool is_last = i == s.n - 1, is_alone = s.input[i + 2] == 1 && s.kernel[i + 2] == 1 && s.output[i + 2] == 1;
     if (s.strides[i] != 1 || std::max(s.pad_low[i], s.pad_high[i]) > (s.kernel[i + 2] - 1) * s.dilations[i] ||

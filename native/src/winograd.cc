@@ -434,9 +434,7 @@ bool is_for_winograd(const ProductSpec& s) {
 
 bool is_for_winograd(const ConvSpec& s) {
   if (s.flags & (ConvSpec::kAlwaysDirect | ConvSpec::kAlwaysIm2col | ConvSpec::kAlwaysRows)) return false;
-  const auto& dtypes = s.dtypes.operands;
-  if (std::any_of(std::begin(dtypes), std::end(dtypes), [](dt each) { return each != dt::f32; })) return false;
-  if (s.n != 2 || s.kernel[2] != 3 || s.kernel[3] != 3 || s.groups != 1) return false;
+  if (s.dtypes.compute != dt::f32 || s.n != 2 || s.kernel[2] != 3 || s.kernel[3] != 3 || s.groups != 1) return false;
   for (int i = 0; i < 2; i++) {
     if (std::max(s.pad_low[i], s.pad_high[i]) > 2) return false;
   }

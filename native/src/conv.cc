@@ -50,12 +50,13 @@ std::unique_ptr<ConvAlgorithm> choose_direct(const ConvSpec& s, int threads, boo
   return direct;
 }
 
-std::unique_ptr<ConvAlgorithm> choose_algorithm(const ConvSpec& s, int threads, bool describe_only) {
+std::unique_ptr<ConvAlgorithm> choose_algorithm(const ConvSpec& s, int threads, bool describe_only,
+                                                const RunDirectly& run_directly) {
   if (s.flags & ConvSpec::kAlwaysRows && RowWeights::takes(s)) return std::make_unique<RowWeights>(s, threads);
   if (!(s.flags & ConvSpec::kAlwaysDirect) && DepthwiseWeights::takes(s)) return std::make_unique<DepthwiseWeights>(s, threads);
   if (FewPixels::takes(s, threads)) return std::make_unique<FewPixels>(s, threads);
   if (FewPixelsWeights::takes(s, threads)) return std::make_unique<FewPixelsWeights>(s, threads);
-  if (is_for_winograd(s)) return make_winograd(s, threads, [=] { return choose_direct(s, threads, false, false); });
+  if (is_for_winograd(s)) return make_winograd(s, threads, run_directly);
   if (is_for_im2col(s)) {
     auto im2col = std::make_unique<Im2colConv>(s, threads, describe_only);
     if (!im2col->is_slow()) return im2col;
@@ -71,7 +72,9 @@ class Conv final : public Operation {
  public:
   Conv(const ConvSpec& s, const thread_pool::Settings& settings, bool describe_only) : spec_(s) {
     threads_ = settings.threads_for(s.flops());
-    algorithm_ = choose_algorithm(s, threads_, describe_only);
+    algorithm_ = choose_algorithm(s, threads_, describe_only, [this](const void* first, const void* second, void* result) {
+      run_without_padding(first, second, result);
+    });
     multiplies_padding_ = (s.is_padded() || s.kind == ConvSpec::kBackwardData) && algorithm_->multiplies_padding();
     scratch_size_ = algorithm_->scratch_size();
     const dims* const shapes[3][3] = {
@@ -85,7 +88,7 @@ class Conv final : public Operation {
 
   void run(void* const* operands, Scratch& scratch) const override {
     algorithm_->run(operands[0], operands[1], operands[2], scratch);
-    if (multiplies_padding_ && padding_may_show(operands)) run_without_padding(operands);
+    if (multiplies_padding_ && padding_may_show(operands)) run_without_padding(operands[0], operands[1], operands[2]);
   }
 
  private:
@@ -93,7 +96,8 @@ class Conv final : public Operation {
   // are in the output's gradient where that has fewer numbers.
   bool padding_may_show(void* const* operands) const {
     const dims* const results[3] = {&spec_.output, &spec_.input, &spec_.kernel};
-    const bool is_gradient = spec_.kind == ConvSpec::kBackwardWeights && element_count(spec_.output) < element_count(spec_.kernel);
+    const bool is_gradient =
+        spec_.kind == ConvSpec::kBackwardWeights && element_count(spec_.output) < element_count(spec_.kernel);
     const int position = is_gradient ? 1 : 2;
     const size_t count = element_count(is_gradient ? spec_.output : *results[spec_.kind]);
     const bool is_float32 = spec_.dtypes.operands[position] == dt::f32;
@@ -112,10 +116,10 @@ class Conv final : public Operation {
     return found;
   }
 
-  void run_without_padding(void* const* operands) const {
+  void run_without_padding(const void* first, const void* second, void* result) const {
     std::call_once(direct_once_, [&] { direct_ = choose_direct(spec_, threads_, false, false); });
     Scratch scratch(direct_->scratch_size());
-    direct_->run(operands[0], operands[1], operands[2], scratch);
+    direct_->run(first, second, result, scratch);
   }
 
   ConvSpec spec_;

@@ -20,7 +20,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <mutex>
 #include <utility>
 
 #include "vectors.h"
@@ -278,36 +277,23 @@ ConvGeometry computed(const ConvSpec& s) {
 // What those of training steps have in common.
 class InTiles : public ConvAlgorithm {
  public:
-  using MakeDirect = std::function<std::unique_ptr<ConvAlgorithm>()>;
-
-  InTiles(const ConvSpec& s, int threads, MakeDirect make_direct)
-      : conv_(s), spec_(computed(s)), threads_(threads), make_direct_(std::move(make_direct)) {}
+  InTiles(const ConvSpec& s, int threads, RunDirectly run_directly)
+      : conv_(s), spec_(computed(s)), threads_(threads), run_directly_(std::move(run_directly)) {}
 
   std::string name() const override { return kName; }
   bool multiplies_padding() const override { return false; }
 
  protected:
-  // Where a result is not finite.
-  void run_directly(const void* first, const void* second, void* result) const {
-    std::call_once(direct_once_, [&] { direct_ = make_direct_(); });
-    Scratch scratch(direct_->scratch_size());
-    direct_->run(first, second, result, scratch);
-  }
-
   ConvSpec conv_;
   ProductSpec spec_;
   int threads_;
-
- private:
-  MakeDirect make_direct_;
-  mutable std::once_flag direct_once_;
-  mutable std::unique_ptr<ConvAlgorithm> direct_;  // made where it is first needed
+  RunDirectly run_directly_;
 };
 
 class WinogradConv final : public InTiles {
  public:
-  WinogradConv(const ConvSpec& s, int threads, MakeDirect make_direct)
-      : InTiles(s, threads, std::move(make_direct)), filtering_(spec_, threads) {}
+  WinogradConv(const ConvSpec& s, int threads, RunDirectly run_directly)
+      : InTiles(s, threads, std::move(run_directly)), filtering_(spec_, threads) {}
 
   size_t scratch_size() const override { return aligned(packed_bytes(spec_, kPlaces)) + filtering_.scratch_size(); }
 
@@ -317,7 +303,7 @@ class WinogradConv final : public InTiles {
     void* const operands[] = {nullptr, nullptr, nullptr, result};
     std::atomic<bool> is_infinite{false};
     filtering_.run(static_cast<const float*>(first), packed, {spec_, operands}, &is_infinite, scratch);
-    if (is_infinite) run_directly(first, second, result);
+    if (is_infinite) run_directly_(first, second, result);
   }
 
  private:
@@ -336,8 +322,8 @@ class WinogradConv final : public InTiles {
 // gradient and the transformed data.
 class WinogradWeights final : public InTiles {
  public:
-  WinogradWeights(const ConvSpec& s, int threads, MakeDirect make_direct)
-      : InTiles(s, threads, std::move(make_direct)), tiles_(spec_), inputs_(s.kernel[1]), outputs_(s.kernel[0]) {
+  WinogradWeights(const ConvSpec& s, int threads, RunDirectly run_directly)
+      : InTiles(s, threads, std::move(run_directly)), tiles_(spec_), inputs_(s.kernel[1]), outputs_(s.kernel[0]) {
     constexpr int64_t kMost = 128;
     const int64_t blocks = (tiles_.count + kMost - 1) / kMost;
     block_ = (tiles_.count + blocks - 1) / blocks;
@@ -372,7 +358,7 @@ class WinogradWeights final : public InTiles {
       });
       add_block(data, gradients, count, begin == 0, sums);
     }
-    if (!write(sums, static_cast<float*>(result))) run_directly(input, gradient, result);
+    if (!write(sums, static_cast<float*>(result))) run_directly_(input, gradient, result);
   }
 
  private:
@@ -454,9 +440,9 @@ std::unique_ptr<Operation> make_winograd(const ProductSpec& spec, const thread_p
   return std::make_unique<Winograd>(spec, settings);
 }
 
-std::unique_ptr<ConvAlgorithm> make_winograd(const ConvSpec& spec, int threads, InTiles::MakeDirect make_direct) {
-  if (spec.kind == ConvSpec::kBackwardWeights) return std::make_unique<WinogradWeights>(spec, threads, std::move(make_direct));
-  return std::make_unique<WinogradConv>(spec, threads, std::move(make_direct));
+std::unique_ptr<ConvAlgorithm> make_winograd(const ConvSpec& spec, int threads, RunDirectly run_directly) {
+  if (spec.kind == ConvSpec::kBackwardWeights) return std::make_unique<WinogradWeights>(spec, threads, std::move(run_directly));
+  return std::make_unique<WinogradConv>(spec, threads, std::move(run_directly));
 }
 
 std::unique_ptr<Operation> make_winograd_pack(const ProductSpec& spec, const thread_pool::Settings& settings) {

@@ -15,9 +15,9 @@ bool is_for_winograd(const ProductSpec& spec);
 bool is_for_winograd(const ConvSpec& spec);
 
 std::unique_ptr<Operation> make_winograd(const ProductSpec& spec, const thread_pool::Settings& settings);
-// `make_direct` makes what computes it without tiles and padding, where a result is not finite.
-std::unique_ptr<ConvAlgorithm> make_winograd(const ConvSpec& spec, int threads,
-                                             std::function<std::unique_ptr<ConvAlgorithm>()> make_direct);
+// Computes a call of a convolution without tiles, where a result is not finite.
+using RunDirectly = std::function<void(const void* first, const void* second, void* result)>;
+std::unique_ptr<ConvAlgorithm> make_winograd(const ConvSpec& spec, int threads, RunDirectly run_directly);
 std::unique_ptr<Operation> make_winograd_pack(const ProductSpec& spec, const thread_pool::Settings& settings);
 
 }  // namespace native

@@ -19,14 +19,14 @@ from ._emit import add_node
 # --- shapes
 
 
-def _moved(where: Callable[[Treatment, int], int | None]) -> Rule:
-    """An op that only moves axes: ``where(t, axis)`` is the position of the padded axis in the result."""
+def _moved(where: Callable[[Treatment, int], int | None], verb: str = "removed") -> Rule:
+    """An op that only moves axes: ``where(t, axis)`` is the position of the padded axis in the result; None where it is ``verb``."""
 
     def apply(t: Treatment) -> Blobs:
         length = t.the_valid_length()
         axis = where(t, length.axis)
         if axis is None:
-            t.refuse(f"axis {length.axis}, whose size depends on data, cannot be removed")
+            t.refuse(f"axis {length.axis}, whose size depends on data, cannot be {verb}")
         (y,) = t.make()
         return (t.sized(y, axis, length.count),)
 
@@ -38,7 +38,7 @@ RULES.update(
     expand_dims=_moved(lambda t, axis: axis + (t.attrs["axis"] <= axis)),
     squeeze=_moved(lambda t, axis: None if axis in t.attrs["axes"] else axis - sum(a < axis for a in t.attrs["axes"])),
     one_hot=_moved(lambda t, axis: axis + (t.attrs["axis"] <= axis)),
-    pad=_moved(lambda t, axis: axis if t.attrs["paddings"][axis] == (0, 0) else None),
+    pad=_moved(lambda t, axis: axis if t.attrs["paddings"][axis] == (0, 0) else None, "padded"),
 )
 
 

@@ -242,7 +242,10 @@ class _Declaration:
         self._must_be_functions(the_function=lowering.function)
         stopped = frozenset(i for i, n in enumerate(self.inputs) if n in stops)
         undivided = None if on_host else _undivided
-        op = OpDef(self.name, lowering, grad, stopped, multiple_results=True, callback=on_host, undivided=undivided)
+        op = OpDef(
+            self.name, lowering, grad, stopped, multiple_results=True, callback=on_host, undivided=undivided,
+            seeks_output=True,  # for all that is known
+        )  # fmt: skip
         made = CustomOp(self.name, self.inputs, self.outputs, self.attrs, lowering.function, op, grad is not None, caller())
         REGISTERED[self.name] = made
         return made

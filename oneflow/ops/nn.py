@@ -19,8 +19,8 @@ from .loss import log_softmax_of
 
 
 def _between_grad(inputs: Any, outputs: Any, cotangents: Any, *, low: float, high: float) -> tuple[Array]:
-    (y,), (dy,) = outputs, cotangents
-    return (where_else_zero(lax.bitwise_and(lax.gt(y, full(low, y)), lax.lt(y, full(high, y))), dy),)
+    (x,), (dy,) = inputs, cotangents
+    return (where_else_zero(lax.bitwise_and(lax.gt(x, full(low, x)), lax.lt(x, full(high, x))), dy),)
 
 
 @op("hardtanh", batch_inputs=(0,), elementwise=True, grad=_between_grad)

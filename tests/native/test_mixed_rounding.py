@@ -97,6 +97,54 @@ def test_max_pooling_between_convolutions_finds_its_largest_elements(window: int
             assert np.linalg.norm(values[name] - now.numpy() - want) <= 0.05 * np.linalg.norm(want)
 
 
+def in_pairs() -> Any:
+    """The larger element of each pair, whose gradient looks for it."""
+
+    def grad(inputs: Any, outputs: Any, cotangents: Any) -> tuple[Any]:
+        largest, cotangent = (jnp.repeat(arrays[0], 2, 1) for arrays in (outputs, cotangents))
+        return ((inputs[0] == largest) * cotangent,)
+
+    @flow.experimental.register_op("larger_of_pairs", grad=grad)
+    def larger_of_pairs(x: Any) -> Any:
+        return jnp.max(x.reshape(x.shape[0], -1, 2), -1)
+
+    return larger_of_pairs
+
+
+@pytest.mark.parametrize(
+    "ours, theirs",
+    [
+        (lambda y: flow.nn.hardtanh(y, -0.7, 0.7), lambda y: torch.nn.functional.hardtanh(y, -0.7, 0.7)),
+        (lambda y: in_pairs()(y), lambda y: y.reshape(512, -1, 2).max(2).values),
+    ],
+    ids=["hardtanh", "an op of the user's"],
+)
+def test_gradients_that_compare_results_get_those_that_were_computed(ours: Any, theirs: Any, native_part: Any) -> None:
+    """A bound of 0.7 is less in bfloat16, and so may be the largest element of a pair."""
+    w = RNG.standard_normal((256, 256), np.float32) * np.float32(0.05)
+    v, x = RNG.standard_normal((256, 64), np.float32), RNG.standard_normal((512, 256), np.float32)
+
+    def body(x: tp.Numpy.Placeholder((512, 256))) -> tp.Numpy:
+        zeros = flow.zeros_initializer()
+        y = flow.nn.bias_add(
+            flow.matmul(x, flow.get_variable("w", w.shape, initializer=zeros)), flow.constant(0.1, flow.float32, (256,))
+        )
+        y = ours(y)
+        loss = flow.math.reduce_sum(flow.matmul(y, flow.get_variable("v", v[: y.shape[1]].shape, initializer=zeros)))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)
+        return loss
+
+    job = job_of(body, "train")
+    job.build()
+    width = flow.get_all_variables()["v"].shape[0]
+    flow.load_variables({"w": w, "v": v[:width]})
+    job(x)
+    weights = torch.tensor(w, dtype=torch.float64, requires_grad=True)
+    (theirs(torch.tensor(x, dtype=torch.float64) @ weights + 0.1) @ torch.tensor(v[:width], dtype=torch.float64)).sum().backward()
+    want = weights.grad.numpy()
+    assert np.linalg.norm(w - flow.get_all_variables()["w"].numpy() - want) <= 0.08 * np.linalg.norm(want)
+
+
 def residual_tower(blocks: int) -> str:
     """The compiled program of a training step."""
 

@@ -214,6 +214,8 @@ COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The pack
         "batch_norm",
         "lstm_cell",
         "lstm_layer",
+        "loops",
+        "loop_call",
     },  # fmt: skip
     {"plan"},
     {"update", "addends", "replicas", "options", "cudnn_attention", "fingerprint"},

@@ -16,13 +16,15 @@ from .batch_norm_kernels import describe as describe_norm
 from .batch_slices import Region
 from .channels_last import LayoutTranspose
 from .joint_gradients import joint_gradients
+from .loop_call import LoopCall
+from .loops import with_loops
 from .lowering import Draws, Values
 from .lstm_cell import CellCall, JoinedCall, find_cells
 from .lstm_layer import LayerCall, with_layers
 from .native import describe
 from .precision import narrow_cotangents, rounded_outputs
 
-Step = Node | LayoutTranspose | Region | AttentionCall | NormCall | JoinedCall
+Step = Node | LayoutTranspose | Region | AttentionCall | NormCall | JoinedCall | LoopCall
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,10 +130,16 @@ class Arrangement:
         for cell in (step for step in self.steps if isinstance(step, JoinedCall)):
             found.update(dict.fromkeys(cell.nodes, f"with {cell.node.name}"))
             found[cell.targets[0].node] = describe(cell.node, "", None)
+        for loop in self.loops:
+            found.update(dict.fromkeys(loop.nodes, f"in a loop of {len(loop.copies)} steps"))
         for norm in self.norms:
             found.update(dict.fromkeys(norm.nodes, f"with {norm.nodes[0].name}"))
             found[norm.nodes[0]] = describe_norm(norm.norm)
         return found
+
+    def with_loops(self, roots: Sequence[Blob], vmapped: Collection[Node]) -> Arrangement:
+        """The same with one loop for steps that repeat each other. ``roots``, ``vmapped``: see ``arranged``."""
+        return replace(self, steps=tuple(with_loops(self.steps, self.keep, roots, self.precision, self.rounded, vmapped)))
 
     def with_joint_gradients(self, vmapped: Collection[Node], devices: int) -> Arrangement:
         """The same with one gradient for all nodes that share weights. ``vmapped``, ``devices``: see ``arranged``."""
@@ -165,6 +173,11 @@ class Arrangement:
         """The calls for sequences of steps of LSTMs."""
         return [step for step in self.steps if isinstance(step, LayerCall)]
 
+    @property
+    def loops(self) -> list[LoopCall]:
+        """The calls for steps that repeat each other."""
+        return [step for step in self.steps if isinstance(step, LoopCall)]
+
     def run(self, values: Values, draws: Draws) -> list[Propagate]:
         """Runs the forward pass, whose outputs go to ``values``, and returns the backward pass."""
         propagates: list[Propagate] = []
@@ -178,7 +191,7 @@ class Arrangement:
                     propagates += step.run(values, self.path)
                 elif isinstance(step, Region):
                     propagates += step.run(values, draws)
-                elif isinstance(step, AttentionCall | NormCall | JoinedCall):
+                elif isinstance(step, AttentionCall | NormCall | JoinedCall | LoopCall):
                     propagates += step.run(values, draws, self.path)
         return propagates
 

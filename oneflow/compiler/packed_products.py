@@ -106,6 +106,14 @@ def call(x: Any, w: Any, vectors: Sequence[Any], product: IntegerProduct, epilog
     return _ffi_call("product", result, numbers, x, w, *vectors)
 
 
+def pack(
+    w: Any, x: Sequence[int], product: IntegerProduct, epilogue: Epilogue, kernel: Sequence[int], dtype: str
+) -> Any:  # fmt: skip
+    """Weights (O, ..., I) packed in a traced program; the others are those of ``spec``."""
+    numbers = x, product, epilogue, kernel, dtype
+    return _pack(w, spec=tuple(spec(*numbers)), size=packed_size(*numbers))
+
+
 def _pack(w: Any, *, spec: tuple[int, ...], size: int) -> Any:
     return _ffi_call("pack_weights", jax.ShapeDtypeStruct((size,), np.int8), spec, w)
 

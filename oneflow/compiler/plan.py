@@ -399,6 +399,10 @@ def _count(found: Any, what: str, how: str = "") -> str:
 # --- passes over a finished plan, once its devices are known
 
 
+def _loops_text(arrangement: Arrangement) -> str:
+    return ", ".join(f"{len(call.copies)} steps of {len(call.copies[0])} nodes as one loop" for call in arrangement.loops)
+
+
 def with_own_values(plan: Plan, storages: Mapping[str, Storage]) -> Plan:
     """Lets mirrored parts read each device's own value of variables that other jobs have replicated."""
     readers: dict[str, list[Node]] = {name: [] for name, s in storages.items() if s.replicas and name not in plan.replicated}
@@ -422,9 +426,11 @@ def with_fused_products(plan: Plan) -> Plan:
         return plan
     from .fusion import fused  # it fuses nothing in train jobs
 
-    layers = Arrangement(tuple(plan.compute), plan.path, plan.precision).with_native_lstms(plan.compute, plan.roots).layers
-    in_layers = {node for layer in layers for node in layer.nodes}
-    found = fused(plan.order, plan.roots, set(plan.written), plan.precision, in_layers)
+    arrangement = Arrangement(tuple(plan.compute), plan.path, plan.precision).with_native_lstms(plan.compute, plan.roots)
+    arrangement = arrangement.with_loops(plan.roots, plan.vmapped)
+    left = {node for layer in arrangement.layers for node in layer.nodes}
+    left.update(node for loop in arrangement.loops for node in loop.nodes)
+    found = fused(plan.order, plan.roots, set(plan.written), plan.precision, left)
     if found is None:
         return plan
     variables = {node.attrs["variable"] for node in found.order if node.op is OP_VARIABLE}
@@ -462,8 +468,10 @@ def on_one_place(plan: Plan, devices: int) -> Plan:
         made = made.with_native_norms(plan.roots)
         made = made.with_rounding() if devices == 1 else made
         records.append(PassRecord("batch normalization", _count(made.norms, "layer", "computed by one call each")))
-        by_name = {node.name: text for node, text in made.kernels().items()}  # nodes may be copies of the graph's
-        kernels = {**kernels, **{node: by_name[node.name] for node in plan.graph.nodes if node.name in by_name}}
+    made = made.with_loops(plan.roots, plan.vmapped)
+    records.append(PassRecord("loops", _loops_text(made)))
+    by_name = {node.name: text for node, text in made.kernels().items()}  # nodes may be copies of the graph's
+    kernels = {**kernels, **{node: by_name[node.name] for node in plan.graph.nodes if node.name in by_name}}
     made = made.with_joint_gradients(plan.vmapped, devices)
     groups = len(set(made.joint.values()))
     changed = f"those of {len(made.joint)} nodes to {groups} shared inputs, each computed once" if groups else ""

@@ -1,4 +1,7 @@
-"""Values that XLA would compute in many loops: recurrences whose programs grow with their length, and random programs."""
+"""Values that XLA would compute in many loops: recurrences whose programs grow with their length, and random programs.
+
+Each step of the recurrences has a number of its own, so that they are not compiled as one loop (``test_loops.py``).
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ import oneflow.typing as tp
 from oneflow.compiler import recomputed
 
 ROWS, WIDTH = 4, 32
+NUMBERS = [1 + step / 64 for step in range(32)]  # one for each step
 STORED = " call("
 
 # --- recurrences, written once for the library and for PyTorch: x of each step, and the weights, give the states
@@ -25,8 +29,8 @@ STORED = " call("
 
 def average(np_: Any, xs: list[Any], w: list[Any]) -> list[Any]:
     rate, s, states = np_.sigmoid(w[0]), xs[0], []
-    for x in xs:
-        s = s * rate + x * (1 - rate)
+    for x, number in zip(xs, NUMBERS, strict=False):
+        s = s * rate + x * (1 - rate) * number
         states.append(s)
     return states
 
@@ -34,8 +38,8 @@ def average(np_: Any, xs: list[Any], w: list[Any]) -> list[Any]:
 def gated(np_: Any, xs: list[Any], w: list[Any]) -> list[Any]:
     """A gated recurrent unit."""
     h, states = xs[0], []
-    for x in xs:
-        z, n = np_.sigmoid(x + np_.matmul(h, w[1])), np_.tanh(np_.matmul(x, w[2]) + np_.matmul(h, w[3]))
+    for x, number in zip(xs, NUMBERS, strict=False):
+        z, n = np_.sigmoid(x + np_.matmul(h, w[1])), np_.tanh(np_.matmul(x, w[2]) * number + np_.matmul(h, w[3]))
         h = (1 - z) * n + z * h
         states.append(h)
     return states
@@ -43,8 +47,8 @@ def gated(np_: Any, xs: list[Any], w: list[Any]) -> list[Any]:
 
 def independent(np_: Any, xs: list[Any], w: list[Any]) -> list[Any]:
     h, states = xs[0], []
-    for x in xs:
-        h = np_.relu(np_.matmul(x, w[1]) + h * w[0])
+    for x, number in zip(xs, NUMBERS, strict=False):
+        h = np_.relu(np_.matmul(x, w[1]) + h * w[0] * number)
         states.append(h)
     return states
 
@@ -52,8 +56,8 @@ def independent(np_: Any, xs: list[Any], w: list[Any]) -> list[Any]:
 def balanced(np_: Any, xs: list[Any], w: list[Any]) -> list[Any]:
     """Rows and columns divided by their sums, in turns."""
     p = np_.sigmoid(np_.matmul(xs[0], w[1]))
-    for _ in xs:
-        p = p / np_.sum(p, 1)
+    for _, number in zip(xs, NUMBERS, strict=False):
+        p = p * number / np_.sum(p, 1)
         p = p / np_.sum(p, 0)
     return [p]
 
@@ -219,8 +223,8 @@ def test_long_loops_are_cut() -> None:
     @flow.global_function("train")
     def job() -> tp.Numpy:
         y = z = flow.get_variable("y", (8, 3), initializer=flow.zeros_initializer())
-        for _ in range(steps):
-            z = flow.nn.relu(z) * 0.5 + y * 0.1
+        for step in range(steps):
+            z = flow.nn.relu(z) * (0.5 + step / 7000) + y * 0.1
         loss = flow.math.reduce_sum(flow.math.square(z))
         flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)
         return z
@@ -230,8 +234,8 @@ def test_long_loops_are_cut() -> None:
     assert job.executables[-1][1].hlo().count(STORED) > 3
     theirs = torch.tensor(start, requires_grad=True)
     z = theirs
-    for _ in range(steps):
-        z = torch.relu(z) * 0.5 + theirs * 0.1
+    for step in range(steps):
+        z = torch.relu(z) * (0.5 + step / 7000) + theirs * 0.1
     z.square().sum().backward()
     np.testing.assert_allclose(found, z.detach().numpy(), rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(start - flow.get_all_variables()["y"].numpy(), theirs.grad.numpy(), rtol=1e-4, atol=1e-6)

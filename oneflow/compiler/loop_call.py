@@ -1,0 +1,512 @@
+"""Steps that repeat as one loop: what a call computes, and its gradients.
+
+What the steps compute of each other's results is one ``lax.scan``. What does not depend on earlier steps is computed for all
+steps at once before it, and what no later step depends on behind it. ``loops.py`` finds such steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from .._base import dtype as dtypes
+from .._base.jax import jax, jnp, lax
+from ..graph.node import Blob, Node
+from ..graph.op import IntegerProduct
+from . import packed_products as packed
+from .autodiff import BACKWARD_SCOPE, Backward, Propagate, located, run_nodes
+from .int8_analysis import geometry, role
+from .joint_gradients import SHARED
+from .lowering import Draws, Lowering, Values
+from .packed_products import Epilogue
+from .shared import attributes
+
+Array = Any
+Place = int  # of a node among those of its step
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a node gets an input from.
+
+    Attributes:
+      kind: "inside": from a node of the same step; "carried": of the step before; "same": from outside, the same value in all
+        steps; "each": from outside, a value for each step.
+      place: of the node that computes it, for the first two.
+      blobs: what comes from outside: for "carried" what the first step gets.
+    """
+
+    kind: Literal["inside", "carried", "same", "each"]
+    place: Place = -1
+    blobs: tuple[Blob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A node that joins a value of all steps along an axis, in order, or from the last step to the first."""
+
+    node: Node
+    place: Place
+    axis: int
+    is_reversed: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopCall:
+    """Nodes that one loop computes. Each has one output, of floating-point numbers.
+
+    Attributes:
+      copies: of each step, its nodes in the order in which it computes them.
+      sources: of each node's inputs, by its place.
+      cuts: the places of nodes that cut a block of a value that is the same in all steps: another one in each step.
+      before, core, behind: the places of nodes that are computed before the loop, in it, and behind it.
+      read: the places of nodes whose results are read from outside, and the steps of those that are.
+      joins: nodes that are computed of the results of all steps.
+    """
+
+    copies: tuple[tuple[Node, ...], ...]
+    sources: tuple[tuple[Source, ...], ...]
+    cuts: frozenset[Place]
+    before: tuple[Place, ...]
+    core: tuple[Place, ...]
+    behind: tuple[Place, ...]
+    read: Mapping[Place, tuple[int, ...]]
+    joins: tuple[Join, ...]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All of them, each behind those that it reads."""
+        return (*(node for copy in self.copies for node in copy), *(join.node for join in self.joins))
+
+    def run(self, values: Values, draws: Draws, path: Collection[Node]) -> list[Propagate]:
+        """Runs the forward pass and returns the backward pass. An observer sees the nodes one by one."""
+        lowering = values.lowering
+        if lowering.observer is not None:
+            return run_nodes(self.nodes, values, draws, path)
+        given = {(b.node, b.index): b for sources in self.sources for source in sources for b in source.blobs}
+        arrays = {key: values.get_blob(blob) for key, blob in given.items()}
+        wanted = [key for key in given if key[0] in path]
+
+        def computed(*chosen: Array) -> tuple[Array, ...]:
+            return _Run(self, lowering, {**arrays, **dict(zip(wanted, chosen, strict=True))}, wanted).outputs()
+
+        chosen = [arrays[key] for key in wanted]
+        outputs, pullback = jax.vjp(computed, *chosen) if wanted else (computed(), None)
+        for (place, steps), array in zip(self.read.items(), outputs, strict=False):
+            for i, step in enumerate(steps):
+                values[self.copies[step][place]] = (lax.index_in_dim(array, i, 0, keepdims=False),)
+        for join, array in zip(self.joins, outputs[len(self.read) :], strict=True):
+            values[join.node] = (array,)
+        if pullback is None:
+            return []
+        structs = tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs)
+        return [jax.tree_util.Partial(partial(self._propagate, tuple(given[key] for key in wanted), structs), pullback)]
+
+    def _propagate(self, wanted: Sequence[Blob], structs: Sequence[Any], pullback: Any, backward: Backward) -> None:
+        cotangents: list[Array | None] = []
+        for place, steps in self.read.items():
+            found = [backward.get(self.copies[step][place].outputs[0]) for step in steps]
+            like = next((c for c in found if c is not None), None)
+            cotangents.append(None if like is None else jnp.stack([jnp.zeros_like(like) if c is None else c for c in found]))
+        cotangents += [backward.get(join.node.outputs[0]) for join in self.joins]
+        if all(c is None for c in cotangents):
+            return
+        filled = tuple(jnp.zeros(s.shape, s.dtype) if c is None else c for c, s in zip(cotangents, structs, strict=True))
+        with jax.named_scope(BACKWARD_SCOPE):
+            gradients = pullback(filled)
+        for blob, gradient in zip(wanted, gradients, strict=True):
+            backward.add(blob, gradient)
+            backward.wait(blob, [g for g in gradients if g is not gradient])
+
+
+class _Run:
+    """The computation of a call.
+
+    Args:
+      arrays: what comes from outside, by node and index.
+      wanted: those of them whose gradients are asked for.
+    """
+
+    def __init__(self, call: LoopCall, lowering: Lowering, arrays: Mapping[Any, Array], wanted: Collection[Any]):
+        self.call, self.arrays, self.wanted = call, arrays, wanted
+        self.lowering, self.by_xla = lowering, replace(lowering, without_native="it is computed for all steps at once")
+        self.nodes, self.steps = call.copies[0], len(call.copies)
+        self.made: dict[Place, Array] = {}  # of all steps, with an axis of steps before the others
+        self.constant: dict[Place, Array] = {}  # what all steps compute alike
+        self.stacks: dict[Any, Array] = {}
+        self.last: dict[Place, Array] = {}  # what the loop carries, behind the last step
+
+    def outputs(self) -> tuple[Array, ...]:
+        """The results of the steps that are read, with a leading axis of steps, then those of the joins."""
+        call = self.call
+        for place in call.before:
+            self._compute_for_all(place)
+        self._loop()
+        for place in call.behind:
+            self._compute_for_all(place)
+        read = [self._steps_of(place, steps) for place, steps in call.read.items()]
+        return (*read, *(self._joined(join) for join in call.joins))
+
+    def _steps_of(self, place: Place, steps: Sequence[int]) -> Array:
+        if place in self.constant:
+            return jnp.stack([self.constant[place]] * len(steps))
+        if place not in self.made:
+            return self.last[place][None]
+        made = self.made[place]
+        if len(steps) == self.steps:
+            return made
+        begin, end = steps[0], steps[-1] + 1
+        if end - begin == len(steps):
+            return lax.slice_in_dim(made, begin, end)
+        return jnp.stack([lax.index_in_dim(made, step, 0, keepdims=False) for step in steps])
+
+    def _joined(self, join: Join) -> Array:
+        made = self._steps_of(join.place, range(self.steps))
+        made = lax.rev(made, [0]) if join.is_reversed else made
+        made = jnp.moveaxis(made, 0, join.axis)
+        shape = list(made.shape)
+        shape[join.axis : join.axis + 2] = [shape[join.axis] * shape[join.axis + 1]]
+        return lax.reshape(made, shape)
+
+    def _array(self, source: Source) -> tuple[Array, bool]:
+        """What comes from outside, or was computed for all steps; whether it has an axis of steps."""
+        if source.kind == "inside":
+            found = self.made.get(source.place)
+            return (self.constant[source.place], False) if found is None else (found, True)
+        first = source.blobs[0]
+        if source.kind == "same":
+            return self.arrays[first.node, first.index], False
+        keys = tuple((b.node, b.index) for b in source.blobs)
+        if keys not in self.stacks:
+            self.stacks[keys] = jnp.stack([self.arrays[key] for key in keys])
+        return self.stacks[keys], True
+
+    def _compute_for_all(self, place: Place) -> None:
+        node = self.nodes[place]
+        arrays, stacked = zip(*map(self._array, self.call.sources[place]), strict=True) if node.inputs else ((), ())
+        if place in self.call.cuts:
+            self.made[place] = located(node, lambda: self._cut(place, arrays[0]))
+        elif not any(stacked):
+            self.constant[place] = located(node, lambda: _function(node, self.lowering)(*arrays))
+        elif stacked == (True, False) and is_product_of_rows(node):
+            self.made[place] = located(node, lambda: _of_rows(_function(node, self.lowering), *arrays))
+        else:
+            axes = [0 if is_stacked else None for is_stacked in stacked]
+            self.made[place] = located(node, lambda: jax.vmap(_function(node, self.by_xla), in_axes=axes)(*arrays))
+
+    def _cut(self, place: Place, whole: Array) -> Array:
+        """The blocks that the steps cut of an array, in one piece where they lie side by side."""
+        nodes = [copy[place] for copy in self.call.copies]
+        assert nodes[0].op.region is not None
+        regions = [nodes[0].op.region(node.attrs, whole.shape) for node in nodes]
+        shape = jax.eval_shape(_function(nodes[0], self.lowering), whole).shape
+        first, second = regions[0], regions[1]
+        assert first is not None and second is not None
+        varying = [axis for axis, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
+        if len(varying) == 1:
+            (axis,) = varying
+            begin, end = first[axis]
+            width, moved = end - begin, second[axis][0] - begin
+            expected = [(*first[:axis], (begin + moved * i, end + moved * i), *first[axis + 1 :]) for i in range(len(regions))]
+            if abs(moved) == width and regions == expected:
+                low, high = min(r[axis][0] for r in expected), max(r[axis][1] for r in expected)
+                starts, stops = zip(*(*first[:axis], (low, high), *first[axis + 1 :]), strict=True)
+                made = lax.slice(whole, starts, stops)
+                made = lax.reshape(made, (*made.shape[:axis], self.steps, width, *made.shape[axis + 1 :]))
+                made = jnp.moveaxis(made, axis, 0)
+                made = lax.rev(made, [0]) if moved < 0 else made
+                return lax.reshape(made, (self.steps, *shape))
+        return jnp.stack([_function(node, self.lowering)(whole) for node in nodes])
+
+    def _loop(self) -> None:
+        """Computes the nodes of the core."""
+        call, core = self.call, set(self.call.core)
+        init = {s.place: self.arrays[s.blobs[0].node, s.blobs[0].index]
+                for place in call.core for s in call.sources[place] if s.kind == "carried"}  # fmt: skip
+        products = self._products()
+        multiplied = {place: product for product in products for place in product.places}
+        of_steps: dict[tuple[Place, int], Array] = {}
+        constants: dict[tuple[Place, int], Array] = {}
+        for place in call.core:
+            for i, source in enumerate(call.sources[place]):
+                is_inner = source.kind == "carried" or source.kind == "inside" and source.place in core
+                if is_inner or i == SHARED and place in multiplied:
+                    continue
+                array, is_stacked = self._array(source)
+                (of_steps if is_stacked else constants)[place, i] = array
+        behind = {s.place for place in call.behind for s in call.sources[place]} | {join.place for join in call.joins}
+        read = {place for place, steps in call.read.items() if not (place in init and steps == (self.steps - 1,))}
+        wanted = [place for place in call.core if place in behind | read]
+
+        def step(held: Any, probes: Any, constants: Any, carry: Any, of_step: Any) -> tuple[Any, Any]:
+            """Returns what the next step gets; the results; what is multiplied by shared weights, and the products."""
+            values: dict[Place, Array] = {}
+            factors: dict[Place, Array] = {}
+            made: dict[Place, Array] = {}
+
+            def value(place: Place, i: int) -> Array:
+                source = call.sources[place][i]
+                if source.kind == "carried":
+                    return carry[source.place]
+                if source.kind == "inside" and source.place in values:
+                    return values[source.place]
+                return of_step[place, i] if (place, i) in of_step else constants[place, i]
+
+            for place in call.core:
+                node = self.nodes[place]
+                if place in values:
+                    continue
+                product = multiplied.get(place)
+                if product is None:
+                    arrays = [value(place, i) for i in range(len(node.inputs))]
+                    y = located(node, partial(_function(node, self.lowering), *arrays))
+                    values[place] = y if is_cheap(node) else _kept(y)
+                    continue
+                first = product.places[0]
+                factors[first] = value(place, 0)
+                y = located(node, partial(product.compute, factors[first], held[first], probes and probes[first]))
+                made[first] = _kept(y)
+                values.update(product.parts(made[first]))
+            return {place: values[place] for place in carry}, ({place: values[place] for place in wanted}, factors, made)
+
+        weights = {product.places[0]: product.weights for product in products}
+        by_place = {product.places[0]: product for product in products}
+        results, self.last = _scanned(step, by_place, self.steps)(weights, constants, init, of_steps)
+        self.made.update(results)
+
+    def _products(self) -> list[Product]:
+        """The products of rows and weights that are the same in all steps; those of the same rows together."""
+        groups: dict[Any, list[Place]] = {}
+        for place in self.call.core:
+            node, sources = self.nodes[place], self.call.sources[place]
+            if not is_product_of_rows(node) or self._array_is_of_steps(sources[SHARED]):
+                continue
+            x = sources[0]
+            key: Any = place
+            if gates_axis(node) is not None and x.kind in ("carried", "inside"):
+                key = x.kind, x.place, node.op, attributes(node), node.outputs[0].ndim, self.lowering.precision.get(node)
+            groups.setdefault(key, []).append(place)
+        return [self._product(places) for places in groups.values()]
+
+    def _array_is_of_steps(self, source: Source) -> bool:
+        """Whether it differs from step to step."""
+        return source.kind in ("carried", "each") or source.kind == "inside" and source.place not in self.constant
+
+    def _product(self, places: Sequence[Place]) -> Product:
+        node = self.nodes[places[0]]
+        arrays = [self._array(self.call.sources[place][SHARED])[0] for place in places]
+        axis = gates_axis(node) if len(places) > 1 else None
+        weights = arrays[0] if axis is None else lax.concatenate(arrays, axis)
+        sizes = tuple(self.nodes[place].outputs[0].shape[-1] for place in places)
+        function, shape = _function(node, self.lowering), node.inputs[0].shape
+        is_native = not self.lowering.without_native and node not in self.lowering.precision
+        is_native = is_native and node.scope.placement.parallel_num == 1
+        packing = Packing.of(node, sum(sizes)) if is_native and len(shape) == 2 else None
+        return Product(tuple(places), sizes, function, weights, packing)
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How the native part multiplies by weights that are packed once, before the loop.
+
+    Attributes:
+      product: what it computes of rows and weights; ``kernel``: the shape of the weights as (columns, what is summed).
+      rows: the shape of what is multiplied.
+    """
+
+    product: IntegerProduct
+    kernel: tuple[int, int]
+    rows: tuple[int, ...]
+
+    @staticmethod
+    def of(node: Node, columns: int) -> Packing | None:
+        """For a product of such rows and weights of so many columns; None where the native part does not take it."""
+        product = geometry(node) if role(node) == "product" else ""
+        if isinstance(product, str) or product.strides or node.inputs[0].dtype is not dtypes.float32:
+            return None
+        rows = node.inputs[0].shape
+        made = Packing(product, (columns, rows[1]), rows)
+        return made if all(each.is_taken for each in (made, made.backward())) else None
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the native part takes it."""
+        return not packed.unsupported_reason(self.rows, self.product, Epilogue(), self.kernel, "float32")
+
+    def backward(self) -> Packing:
+        """Of the products that are the gradients to the rows."""
+        columns, depth = self.kernel
+        return Packing(self.product, (depth, columns), (*self.rows[:-1], columns))
+
+    def pack(self, weights: Array) -> Array:
+        """Weights (columns, what is summed), packed."""
+        return packed.pack(weights, self.rows, self.product, Epilogue(), self.kernel, "float32")
+
+    def compute(self, x: Array, weights: Array) -> Array:
+        """The products of rows and packed weights."""
+        offset = jnp.zeros(self.kernel[:1], x.dtype)
+        return packed.call(x, weights, (offset,), self.product, Epilogue(), self.kernel)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Products of the same rows and several weights, as one.
+
+    Attributes:
+      places: of the nodes; ``sizes``: how many columns each of them has.
+      function: from rows and weights to products; ``weights``: of all of them.
+      packing: how the loop multiplies by them; None for ``function``.
+    """
+
+    places: tuple[Place, ...]
+    sizes: tuple[int, ...]
+    function: Callable[..., Array]
+    weights: Array
+    packing: Packing | None = None
+
+    def held(self, weights: Array, is_differentiated: bool) -> tuple[Array, ...]:
+        """What the loop multiplies by: weights, or packed ones, also those for the backward pass."""
+        if self.packing is None:
+            return (weights,)
+        turned = jnp.transpose(weights, self.packing.product.weight_perm)
+        forward = self.packing.pack(turned)
+        return (forward, self.packing.backward().pack(turned.T)) if is_differentiated else (forward,)
+
+    def compute(self, x: Array, held: Sequence[Array], probe: Array | None) -> Array:
+        """The products. ``probe``: an array that is not read, and whose cotangent is that of the products; or None."""
+        forward = self.function if self.packing is None else self.packing.compute
+        if probe is None:
+            return forward(x, held[0])
+
+        @jax.custom_vjp
+        def probed(probe: Array, x: Array, *held: Array) -> Array:
+            return forward(x, held[0])
+
+        def run(probe: Array, x: Array, *held: Array) -> tuple[Array, Any]:
+            return (forward(x, held[0]), held) if self.packing else jax.vjp(lambda x: forward(x, held[0]), x)
+
+        def back(saved: Any, cotangent: Array) -> tuple[Any, ...]:
+            to_x = self.packing.backward().compute(cotangent, saved[1]) if self.packing else saved(cotangent)[0]
+            return cotangent, to_x, *[None] * len(held)
+
+        probed.defvjp(run, back)
+        return probed(probe, x, *held)
+
+    def parts(self, made: Array) -> dict[Place, Array]:
+        """Those of each node."""
+        if len(self.places) == 1:
+            return {self.places[0]: made}
+        ends = [sum(self.sizes[: i + 1]) for i in range(len(self.sizes))]
+        bounds = zip([0, *ends], ends, strict=False)
+        return {
+            place: lax.slice_in_dim(made, begin, end, axis=made.ndim - 1)
+            for place, (begin, end) in zip(self.places, bounds, strict=True)
+        }
+
+
+_KEPT = "kept for the backward pass"
+
+
+def _kept(array: Array) -> Array:
+    from jax.ad_checkpoint import checkpoint_name
+
+    return checkpoint_name(array, _KEPT)
+
+
+def is_cheap(node: Node) -> bool:
+    """Whether the backward pass computes its result again, which takes less time than to store it."""
+    return node.op.elementwise or node.op.keeps_values or node.op.region is not None or node.op.lstm is not None
+
+
+def gates_axis(node: Node) -> int | None:
+    """The axis of the weights of a matrix product that is that of its columns; None where it is no such product."""
+    times = node.op.attention(node.attrs) if node.op.attention is not None else None
+    if times is None or times.kind != "product" or any(b.ndim != 2 for b in node.inputs):
+        return None
+    return 0 if times.transposed[1] else 1
+
+
+def is_product_of_rows(node: Node) -> bool:
+    """Whether the rows of a node's result are each computed of the same row of input 0, and of input 1."""
+    op = node.op
+    shapes = [b.shape for b in node.inputs]
+    return len(shapes) == 2 and op.grad is None and op.adds_up is not None and op.adds_up(node.attrs, shapes)
+
+
+def _scanned(step: Callable[..., Any], products: Mapping[Place, Product], steps: int) -> Callable[..., Any]:
+    """The loop of so many steps, from (weights, constants, init, arrays of all steps) to the results of all steps, and what is
+    carried behind the last one.
+
+    Gradients to the weights of products would be as large in each step. They are computed at once behind the backward loop, of
+    what is multiplied and of the gradients to the products of all steps. What is cheap is not stored for the backward pass.
+    """
+
+    def run(shared: Any, constants: Any, init: Any, of_steps: Any, probes: Any = None) -> Any:
+        held = {place: product.held(shared[place], probes is not None) for place, product in products.items()}
+        one = jax.checkpoint(
+            lambda carry, inputs: step(held, inputs[1], constants, carry, inputs[0]),
+            policy=jax.checkpoint_policies.save_only_these_names(_KEPT),
+            prevent_cse=False,
+        )
+        last, (results, factors, made) = lax.scan(one, init, (of_steps, probes), steps)
+        return (results, last), (factors, made)
+
+    @jax.custom_vjp
+    def scanned(shared: Any, constants: Any, init: Any, of_steps: Any) -> Any:
+        return run(shared, constants, init, of_steps)[0]
+
+    def forward(shared: Any, constants: Any, init: Any, of_steps: Any) -> tuple[Any, Any]:
+        _, (_, made) = jax.eval_shape(run, shared, constants, init, of_steps)
+        probes = {place: jnp.zeros(product.shape, product.dtype) for place, product in made.items()}
+
+        def differentiated(constants: Any, init: Any, of_steps: Any, probes: Any) -> Any:
+            results, (factors, _) = run(shared, constants, init, of_steps, probes)
+            return results, factors
+
+        results, pullback, factors = jax.vjp(differentiated, constants, init, of_steps, probes, has_aux=True)
+        return results, (pullback, factors, shared)
+
+    def backward(saved: Any, cotangents: Any) -> tuple[Any, ...]:
+        pullback, factors, shared = saved
+        to_constants, to_init, to_steps, to_products = pullback(cotangents)
+        to_shared = {
+            place: jax.vjp(partial(_of_rows, product.function, factors[place]), shared[place])[1](to_products[place])[0]
+            for place, product in products.items()
+        }
+        return to_shared, to_constants, to_init, to_steps
+
+    scanned.defvjp(forward, backward)
+    return scanned
+
+
+def _of_rows(run: Callable[..., Array], x: Array, shared: Array) -> Array:
+    """The products of all steps at once: of (steps, rows, ...), as one of (steps * rows, ...)."""
+    steps, rows = x.shape[:2]
+    y = run(lax.reshape(x, (steps * rows, *x.shape[2:])), shared)
+    return lax.reshape(y, (steps, rows, *y.shape[1:]))
+
+
+def _function(node: Node, lowering: Lowering) -> Callable[..., Array]:
+    """From a node's inputs to its output, with the gradients that it has outside of a loop."""
+    function = lowering.function(node, None)
+    cut_off = [i for i in range(len(node.inputs)) if node.op.is_nondifferentiable(i)]
+
+    def run(*arrays: Array) -> Array:
+        arrays = tuple(lax.stop_gradient(a) if i in cut_off else a for i, a in enumerate(arrays))
+        return explicit(*arrays) if lowering.has_own_gradient(node, arrays) else function(*arrays)
+
+    explicit = jax.custom_vjp(function)
+
+    def forward(*arrays: Array) -> tuple[Array, Any]:
+        y = function(*arrays)
+        return y, (arrays, y)
+
+    def backward(saved: Any, cotangent: Array) -> tuple[Array, ...]:
+        arrays, y = saved
+        gradients = lowering.gradient(node, arrays, (y,), (cotangent,))
+        return tuple(jnp.zeros_like(a) if g is None else g for g, a in zip(gradients, arrays, strict=True))
+
+    explicit.defvjp(forward, backward)
+    return run

@@ -1,0 +1,391 @@
+"""Steps that repeat each other as one loop: finds what a program has unrolled, such as a recurrent network.
+
+A loop of Python adds the same ops again and again. Where each step reads results of the one before, XLA would compile each by
+itself, which takes as long as there are steps. Nodes that repeat at a fixed distance become one call (``loop_call.py``), if
+they differ in nothing but what they read: weights are the same in all steps, or else it is a deep network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .._base.dtype import dtype
+from ..graph.graph import OP_INPUT, OP_VARIABLE
+from ..graph.node import Blob, Node
+from .joint_gradients import SHARED
+from .loop_call import Join, LoopCall, Place, Source, is_product_of_rows
+from .shared import attributes
+
+MIN_STEPS = 8  # fewer are compiled as fast one by one
+_MIN_NODES = 64  # that a loop must stand for
+_LARGE = 1 << 17  # numbers in a result: the steps of such are long, and a loop would copy them
+_CANDIDATES = 4  # distances, and places where the first step may begin, that are tried
+
+Key = tuple[Node, int]
+
+
+def with_loops(
+    steps: Sequence[Any],
+    keep: Collection[Node],
+    roots: Sequence[Blob],
+    precision: Mapping[Node, dtype],
+    rounded: Mapping[Node, frozenset[int]],
+    vmapped: Collection[Node],
+) -> list[Any]:
+    """The steps of an arrangement, with one call for steps that repeat.
+
+    Args: see ``arrangement.Arrangement``; vmapped: nodes whose values have a leading axis of devices.
+    """
+    made, begin = list(steps), 0
+    if len(made) < _MIN_NODES:
+        return made
+    search = _Search(made, keep, roots, precision, rounded, vmapped)
+    while (found := search.next_loop(begin)) is not None:
+        first, count, replacement, joins = found
+        made[first : first + count] = [*replacement, *[None] * (count - len(replacement))]  # places stay what they are
+        for join in joins:
+            made[search.position[join]] = None
+        begin = first + count
+    return [step for step in made if step is not None]
+
+
+@dataclass(slots=True)
+class _Repetition:
+    """Steps that may repeat: of ``period`` nodes each, the first one beginning at ``begin``."""
+
+    begin: int
+    period: int
+    count: int
+
+
+class _Search:
+    """Looks for loops among the steps of an arrangement."""
+
+    def __init__(
+        self,
+        steps: Sequence[Any],
+        keep: Collection[Node],
+        roots: Sequence[Blob],
+        precision: Mapping[Node, dtype],
+        rounded: Mapping[Node, frozenset[int]],
+        vmapped: Collection[Node],
+    ) -> None:
+        self.steps, self.keep, self.precision, self.rounded, self.vmapped = list(steps), keep, precision, rounded, vmapped
+        self.roots: set[Key] = {(b.node, b.index) for b in roots}
+        self.inside = {node for step in steps for node in getattr(step, "nodes", ())}  # of calls
+        self.position = {step: i for i, step in enumerate(steps) if isinstance(step, Node)}
+        self.readers: dict[Key, list[Node | None]] = {}  # None for what is no node
+        numbers: dict[Hashable, int] = {}
+        self.kinds: list[int] = []
+        for i, step in enumerate(steps):
+            kind = self._kind(step) if isinstance(step, Node) else None
+            self.kinds.append(-1 - i if kind is None else numbers.setdefault(kind, len(numbers)))
+            for blob in _read_by(step):
+                self.readers.setdefault((blob.node, blob.index), []).append(step if isinstance(step, Node) else None)
+
+    def _kind(self, node: Node) -> Hashable | None:
+        """What nodes have in common that may repeat each other; None for one that cannot."""
+        if node.op.callback or node in self.vmapped or node.scope.options.get("checkpointing") or node in self.keep:
+            return None
+        shapes = tuple((b.shape, b.dtype) for b in (*node.inputs, *node.outputs))
+        details = "cut" if _cuts(node) else attributes(node)
+        narrow = self.precision.get(node), self.rounded.get(node)
+        return None if details is None else (node.op, details, shapes, node.scope.placement, node.scope.view, node.run, narrow)
+
+    def next_loop(self, begin: int) -> tuple[int, int, list[Any], list[Node]] | None:
+        """The first loop from a step on: where it begins, how many steps it takes the place of, what comes there, and nodes that
+        it computes besides."""
+        while begin < len(self.steps):
+            best: tuple[int, int, list[Any], list[Node]] | None = None
+            for repetition in self._repetitions(begin):
+                found = self._loop(repetition)
+                if found is not None and (best is None or found[0] < best[0]):
+                    best = found
+            return best
+        return None
+
+    def _repetitions(self, begin: int) -> Iterator[_Repetition]:
+        """Stretches of nodes that repeat, from a step on."""
+        kinds, end = self.kinds, len(self.kinds)
+        places: dict[Hashable, list[int]] = {}
+        for i in range(begin, end):
+            if kinds[i] >= 0:
+                places.setdefault((kinds[i], self._constants(self.steps[i])), []).append(i)
+        distances: Counter[int] = Counter()
+        for found in places.values():
+            if len(found) >= MIN_STEPS:
+                distances.update(b - a for a, b in zip(found, found[1:], strict=False))
+        for period, _ in distances.most_common(_CANDIDATES):
+            i = begin
+            while i + period < end:
+                if kinds[i] != kinds[i + period] or kinds[i] < 0:
+                    i += 1
+                    continue
+                first = i
+                while i + period < end and kinds[i] == kinds[i + period] and kinds[i] >= 0:
+                    i += 1
+                length = i - first + period
+                if length >= period * MIN_STEPS:
+                    for phase in self._phases(first, period, length):
+                        yield _Repetition(first + phase, period, (length - phase) // period)
+
+    def _constants(self, node: Node) -> tuple[Key, ...]:
+        return tuple((b.node, b.index) for b in node.inputs if b.node.op in (OP_VARIABLE, OP_INPUT))
+
+    def _phases(self, first: int, period: int, length: int) -> list[int]:
+        """Where steps may begin in a stretch, those before that pass the fewest values on."""
+        passed = [0] * period
+        for i in range(first + period, first + 2 * period):
+            readers = (self.position.get(r, -1) for b in self.steps[i].outputs for r in self._nodes_reading(b) if r is not None)
+            last = max((r for r in readers if r < first + length), default=-1)
+            for at in range(i + 1, min(last, i + period) + 1):
+                passed[(at - first) % period] += 1
+        phases = [p for p in range(period) if (length - p) // period >= MIN_STEPS]
+        return sorted(phases, key=lambda p: (passed[p], p))[:_CANDIDATES]
+
+    def _nodes_reading(self, blob: Blob) -> list[Node | None]:
+        return self.readers.get((blob.node, blob.index), [])
+
+    # --- one loop
+
+    def _loop(self, repetition: _Repetition) -> tuple[int, int, list[Any], list[Node]] | None:
+        begin, period = repetition.begin, repetition.period
+        copies = [self.steps[begin + i * period : begin + (i + 1) * period] for i in range(repetition.count)]
+        place_of = {node: (step, place) for step, copy in enumerate(copies) for place, node in enumerate(copy)}
+        count, all_sources = len(copies), []
+        for place in range(period):
+            found, known = self._sources(copies, place, place_of)
+            count = min(count, known)
+            if count < MIN_STEPS:
+                return None
+            all_sources.append(found)
+        copies = copies[:count]
+        sources = [[_first_of(source, count) for source in each] for each in all_sources]
+        made = self._parts(copies, sources)
+        if made is None:
+            return None
+        call, earlier, later = made
+        return begin, count * period, [*earlier, call, *later], [join.node for join in call.joins]
+
+    def _sources(
+        self, copies: Sequence[Sequence[Node]], place: Place, place_of: Mapping[Node, tuple[int, Place]]
+    ) -> tuple[list[Source], int]:
+        """Where a node of each step gets its inputs from, and in how many steps that is so."""
+        count, sources = len(copies), []
+        for i in range(len(copies[0][place].inputs)):
+            first, second = (copies[step][place].inputs[i] for step in (0, 1))
+            if second.node.op is OP_VARIABLE and _key(first) != _key(second):
+                return [], 0  # a layer with weights of its own
+            source, known = self._source([copy[place].inputs[i] for copy in copies], place_of)
+            if source is None:
+                return [], 0
+            sources.append(source)
+            count = min(count, known)
+        return sources, min(count, self._alike(copies, place, sources))
+
+    def _source(self, blobs: Sequence[Blob], place_of: Mapping[Node, tuple[int, Place]]) -> tuple[Source | None, int]:
+        from_step, place = place_of.get(blobs[1].node, (-1, -1))
+        lag = 1 - from_step if place >= 0 else None
+        if lag not in (0, 1, None) or any(b.distribute.kind != "auto" for b in blobs if not isinstance(b.distribute, tuple)):
+            return None, 0
+        if lag is not None:
+            known = 1 if lag else 0
+            while known < len(blobs) and place_of.get(blobs[known].node) == (known - lag, place):
+                known += 1
+            if not lag:
+                return Source("inside", place), known
+            first = blobs[0]
+            fits = first.node not in place_of and (first.shape, first.dtype) == (blobs[1].shape, blobs[1].dtype)
+            return (Source("carried", place, (first,)), known) if fits else (None, 0)
+        is_same = _key(blobs[0]) == _key(blobs[1])
+        known = 0
+        while known < len(blobs) and place_of.get(blobs[known].node, (-1, -1))[0] < 0:
+            if is_same and _key(blobs[known]) != _key(blobs[0]):
+                break
+            known += 1
+        return (Source("same", blobs=(blobs[0],)) if is_same else Source("each", blobs=tuple(blobs))), known
+
+    def _alike(self, copies: Sequence[Sequence[Node]], place: Place, sources: Sequence[Source]) -> int:
+        """In how many steps a node has the same attributes, where they need to be."""
+        first = copies[0][place]
+        if not _cuts(first) or sources[0].kind == "same":
+            return len(copies)  # others differ in kind
+        like = attributes(first)
+        return next((i for i, copy in enumerate(copies) if like is None or attributes(copy[place]) != like), len(copies))
+
+    def _parts(
+        self, copies: Sequence[Sequence[Node]], sources: list[list[Source]]
+    ) -> tuple[LoopCall, list[Node], list[Node]] | None:
+        """The call, and nodes of the steps that are computed one by one before and behind it."""
+        period, first = len(sources), copies[0]
+        core = _core(sources)
+        if not core or any(is_product_of_rows(first[p]) and sources[p][SHARED].kind == "each" for p in range(period)):
+            return None
+        each = (b.node for from_where in sources for s in from_where if s.kind == "each" for b in s.blobs)
+        if not all(node.op is OP_INPUT or node in self.position or node in self.inside for node in each):
+            return None  # weights, of which a loop would make copies
+        of_core = set(core)
+        depends: set[Place] = set()  # on the loop
+        for place in range(period):
+            if place in core or any(s.kind == "inside" and s.place in depends for s in sources[place]):
+                depends.add(place)
+        cuts = {p for p in range(period) if self._is_cut(copies, p, sources[p])}
+        plain = [p for p in range(period) if self._is_plain(first[p])]
+        if any(p not in plain or p in cuts or math.prod(first[p].outputs[0].shape) > _LARGE for p in core):
+            return None
+        alone: set[Place] = set()  # what is computed one by one
+        for place in range(period):
+            if place in of_core:
+                continue
+            inside = [s.place for s in sources[place] if s.kind == "inside"]
+            is_for_all = place in plain and (place in cuts or _is_for_all(first[place]))
+            if not is_for_all or place in depends and any(p in alone and p in depends for p in inside):
+                alone.add(place)
+        for place in reversed(range(period)):  # also what these read before the loop
+            if place in alone and place not in depends:
+                alone.update(s.place for s in sources[place] if s.kind == "inside")
+        kept = [p for p in range(period) if p not in alone]
+        if (len(copies) - 1) * len(kept) < _MIN_NODES:
+            return None
+        return self._call(copies, sources, kept, core, depends, cuts)
+
+    def _call(
+        self,
+        copies: Sequence[Sequence[Node]],
+        sources: list[list[Source]],
+        kept: Sequence[Place],
+        core: Sequence[Place],
+        depends: Collection[Place],
+        cuts: Collection[Place],
+    ) -> tuple[LoopCall, list[Node], list[Node]] | None:
+        number = {place: i for i, place in enumerate(kept)}
+        made = []
+        for place in kept:
+            of_node = []
+            for i, source in enumerate(sources[place]):
+                if source.kind == "inside" and source.place not in number:  # computed one by one before
+                    source = Source("each", blobs=tuple(copy[place].inputs[i] for copy in copies))
+                elif source.kind in ("inside", "carried"):
+                    source = Source(source.kind, number[source.place], source.blobs)
+                of_node.append(source)
+            made.append(tuple(of_node))
+        if not _begins_agree(made) or not all(b.dtype.is_floating_point for each in made for s in each for b in s.blobs):
+            return None
+        computed = {copy[place] for copy in copies for place in kept}
+        joins = [join for place in kept for join in self._joins([copy[place] for copy in copies], number[place])]
+        computed.update(join.node for join in joins)
+        read = {
+            number[place]: steps
+            for place in kept
+            if (steps := tuple(i for i, copy in enumerate(copies) if self._is_read_outside(copy[place], computed)))
+        }
+        chosen = set(core)
+        before = tuple(number[p] for p in kept if p not in depends)
+        behind = tuple(number[p] for p in kept if p in depends and p not in chosen)
+        call = LoopCall(
+            tuple(tuple(copy[place] for place in kept) for copy in copies),
+            tuple(made),
+            frozenset(number[p] for p in cuts if p in number),
+            before,
+            tuple(number[p] for p in core),
+            behind,
+            read,
+            tuple(joins),
+        )
+        left = [p for p in range(len(sources)) if p not in number]
+        earlier = [copy[place] for copy in copies for place in left if place not in depends]
+        later = [copy[place] for copy in copies for place in left if place in depends]
+        return call, earlier, later
+
+    def _is_read_outside(self, node: Node, computed: Collection[Node]) -> bool:
+        key = node, 0
+        return key in self.roots or any(reader is None or reader not in computed for reader in self.readers.get(key, ()))
+
+    def _joins(self, nodes: Sequence[Node], place: Place) -> list[Join]:
+        """The nodes that join these results."""
+        outputs = [(node, 0) for node in nodes]
+        found = []
+        for reader in dict.fromkeys(self.readers.get(outputs[0], ())):
+            if reader is None or reader.op.lstm != "joined" or not self._is_plain(reader) or len(reader.inputs) != len(nodes):
+                continue
+            given = [_key(b) for b in reader.inputs]
+            axis = reader.attrs["axis"]
+            if given in (outputs, outputs[::-1]):
+                found.append(Join(reader, place, axis if axis >= 0 else axis + reader.inputs[0].ndim, given != outputs))
+        return found
+
+    def _is_cut(self, copies: Sequence[Sequence[Node]], place: Place, sources: Sequence[Source]) -> bool:
+        """Whether it cuts different blocks of one value."""
+        node = copies[0][place]
+        if not _cuts(node) or sources[0].kind != "same" or len(node.inputs) != 1:
+            return False
+        return any(attributes(copy[place]) != attributes(node) for copy in copies[1:])
+
+    def _is_plain(self, node: Node) -> bool:
+        """Whether a loop may compute it: it is a function of its inputs alone."""
+        op = node.op
+        special = op.random or op.callback or op.takes_mesh or op.lays_out or op.repeats or op.multiple_results
+        blobs = (*node.inputs, *node.outputs)
+        return (
+            not special
+            and op.host is None
+            and len(node.outputs) == 1
+            and node not in self.keep
+            and all(b.dtype.is_floating_point and not b.is_dynamic for b in blobs)
+        )
+
+
+def _read_by(step: Any) -> Iterator[Blob]:
+    nodes = [*getattr(step, "nodes", ()), step if isinstance(step, Node) else getattr(step, "node", None)]
+    for node in nodes:
+        if node is not None:
+            yield from node.inputs
+    if hasattr(step, "source"):
+        if isinstance(step.source, Blob):
+            yield step.source
+
+
+def _key(blob: Blob) -> Key:
+    return blob.node, blob.index
+
+
+def _cuts(node: Node) -> bool:
+    """Whether it cuts a block of its input."""
+    return node.op.region is not None and node.op.region(node.attrs, node.inputs[0].shape) is not None
+
+
+def _is_for_all(node: Node) -> bool:
+    """Whether what it computes for one step, with an axis of steps in front, is what it computes for all of them."""
+    op = node.op
+    return op.elementwise or op.keeps_values or _cuts(node) or is_product_of_rows(node) or op.lstm is not None
+
+
+def _first_of(source: Source, count: int) -> Source:
+    return Source("each", blobs=source.blobs[:count]) if source.kind == "each" else source
+
+
+def _core(sources: Sequence[Sequence[Source]]) -> list[Place]:
+    """The places of nodes that compute or read what is carried from step to step, and of all between them."""
+    begins = {s.place for each in sources for s in each if s.kind == "carried"}
+    begins |= {place for place, each in enumerate(sources) if any(s.kind == "carried" for s in each)}
+    ahead: set[Place] = set()
+    for place, each in enumerate(sources):
+        if place in begins or any(s.kind == "inside" and s.place in ahead for s in each):
+            ahead.add(place)
+    back: set[Place] = set()
+    for place in reversed(range(len(sources))):
+        if place in begins or place in back:
+            back.add(place)
+            back.update(s.place for s in sources[place] if s.kind == "inside")
+    return sorted(ahead & back)
+
+
+def _begins_agree(sources: Sequence[Sequence[Source]]) -> bool:
+    """Whether all readers of a value of the step before get the same in the first step."""
+    begins: dict[Place, Key] = {}
+    carried = [s for each in sources for s in each if s.kind == "carried"]
+    return all(begins.setdefault(s.place, _key(s.blobs[0])) == _key(s.blobs[0]) for s in carried)

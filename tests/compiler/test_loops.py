@@ -1,0 +1,278 @@
+"""Steps that a program unrolls are one loop, with the values and gradients of PyTorch; and which steps are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import oneflow as flow
+import oneflow.typing as tp
+from oneflow.compiler import loops
+
+ROWS, WIDTH, STEPS = 4, 6, 24
+
+# --- recurrences, written once for the library and for PyTorch: x of each step, the state before, and the weights w(name, shape)
+
+
+def plain(np_: Any, x: Any, h: Any, w: Any) -> Any:
+    return np_.tanh(np_.matmul(x, w("x", (WIDTH, WIDTH))) + np_.matmul(h, w("h", (WIDTH, WIDTH))) + w("b", (WIDTH,)))
+
+
+def gated(np_: Any, x: Any, h: Any, w: Any) -> Any:
+    """A gated recurrent unit as cuDNN and PyTorch have it."""
+    gate = lambda g: (np_.matmul(x, w(f"x{g}", (WIDTH, WIDTH))), np_.matmul(h, w(f"h{g}", (WIDTH, WIDTH))))  # noqa: E731
+    r, z, (new, old) = np_.sigmoid(sum(gate("r"))), np_.sigmoid(sum(gate("z"))), gate("n")
+    return (1 - z) * np_.tanh(new + r * old) + z * h
+
+
+def gated_before(np_: Any, x: Any, h: Any, w: Any) -> Any:
+    """A gated recurrent unit as it was published (Cho et al., 2014): the state is gated before it is multiplied."""
+    r = np_.sigmoid(np_.matmul(x, w("xr", (WIDTH, WIDTH))) + np_.matmul(h, w("hr", (WIDTH, WIDTH))))
+    z = np_.sigmoid(np_.matmul(x, w("xz", (WIDTH, WIDTH))) + np_.matmul(h, w("hz", (WIDTH, WIDTH))))
+    new = np_.tanh(np_.matmul(x, w("xn", (WIDTH, WIDTH))) + np_.matmul(r * h, w("hn", (WIDTH, WIDTH))))
+    return z * h + (1 - z) * new
+
+
+def joined(np_: Any, x: Any, h: Any, w: Any) -> Any:
+    both = np_.cat([x, h], 1)
+    return np_.relu(np_.matmul(both, w("w", (2 * WIDTH, WIDTH)))) * 0.5 - np_.sum(h, 1) * 0.1
+
+
+def average(np_: Any, x: Any, h: Any, w: Any) -> Any:
+    rate = np_.sigmoid(w("rate", (WIDTH,)))
+    return h * rate + x * (1 - rate)
+
+
+CELLS = [plain, gated, gated_before, joined, average]
+
+
+class Ours:
+    matmul, sigmoid, tanh, relu = flow.matmul, flow.math.sigmoid, flow.math.tanh, flow.nn.relu
+    cat = staticmethod(lambda xs, axis: flow.concat(xs, axis=axis))
+    sum = staticmethod(lambda x, axis: flow.math.reduce_sum(x, [axis], keepdims=True))
+
+
+class Theirs:
+    matmul, sigmoid, tanh, relu, cat = torch.matmul, torch.sigmoid, torch.tanh, torch.relu, torch.cat
+    sum = staticmethod(lambda x, axis: x.sum(axis, keepdim=True))
+
+
+def weights() -> Callable[[str, tuple[int, ...]], Any]:
+    made: dict[str, Any] = {}
+
+    def w(name: str, shape: tuple[int, ...]) -> Any:
+        if name not in made:
+            made[name] = flow.get_variable(name, shape, initializer=flow.random_normal_initializer(stddev=0.4))
+        return made[name]
+
+    return w
+
+
+def loops_of(job: Any) -> str:
+    return str(dict(job.executables[-1][1].plan.passes).get("loops", ""))
+
+
+def cut(x: Any, step: int, axis: int) -> Any:
+    begin, size = [None] * 3, [None] * 3
+    begin[axis], size[axis] = step, 1
+    return flow.squeeze(flow.slice(x, begin, size), [axis])
+
+
+def check(
+    cells: list[Callable[..., Any]],
+    kind: str = "train",
+    *,
+    axis: int = 1,
+    backwards: bool = False,
+    results: str = "all",
+    begins_with_zeros: bool = True,
+) -> str:
+    """Compares a network of recurrences over each other with PyTorch, and returns what became loops."""
+    order = range(STEPS)[::-1] if backwards else range(STEPS)
+    shape = (ROWS, STEPS, WIDTH) if axis else (STEPS, ROWS, WIDTH)
+
+    def states(np_: Any, xs: list[Any], begin: Callable[[], Any], w: Any) -> list[Any]:
+        for layer, cell in enumerate(cells):
+            h, made = begin(), []
+            for x in xs:
+                h = cell(np_, x, x if h is None else h, lambda name, shape: w(f"{layer}-{name}", shape))  # noqa: B023
+                made.append(h)
+            xs = made
+        return {"all": xs, "last": xs[-1:], "some": xs[1::3]}[results]
+
+    @flow.global_function(kind)
+    def job(x: tp.Numpy.Placeholder(shape)) -> tp.Numpy:
+        zeros = flow.constant(0, flow.float32, (ROWS, WIDTH))
+        made = states(Ours, [cut(x, t, axis) for t in order], lambda: zeros if begins_with_zeros else None, weights())
+        y = flow.concat([flow.expand_dims(state, 1) for state in made], axis=1)
+        if kind == "train":
+            loss = flow.math.reduce_sum(flow.math.square(y + 0.5))
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)
+        return y
+
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    job.build()
+    before = {name: v.numpy() for name, v in flow.get_all_variables().items() if not name.startswith("System")}
+    found = job(x)
+    tensors = {name: torch.tensor(value, requires_grad=True) for name, value in before.items()}
+    zeros = torch.zeros(ROWS, WIDTH)
+    made = states(
+        Theirs, [torch.tensor(x).select(axis, t) for t in order], lambda: zeros if begins_with_zeros else None,
+        lambda name, shape: tensors[name],
+    )  # fmt: skip
+    y = torch.stack(made, 1)
+    np.testing.assert_allclose(found, y.detach().numpy(), rtol=1e-4, atol=1e-5)
+    if kind == "train":
+        (y + 0.5).square().sum().backward()
+        for name, tensor in tensors.items():
+            slope = before[name] - flow.get_all_variables()[name].numpy()
+            largest = float(tensor.grad.abs().max())
+            np.testing.assert_allclose(slope, tensor.grad.numpy(), rtol=1e-3, atol=1e-4 * largest + 1e-6)
+    return loops_of(job)
+
+
+@pytest.mark.parametrize(("kind", "devices"), [("train", 1), ("predict", 1), ("train", 2)])
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_recurrence_is_one_loop(cell: Callable[..., Any], kind: str, devices: int) -> None:
+    flow.config.cpu_device_num(devices)
+    assert check([cell], kind).startswith(f"{STEPS} steps of")
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    cells=st.lists(st.sampled_from(CELLS), min_size=1, max_size=3),
+    kind=st.sampled_from(["train", "train", "predict"]),
+    axis=st.sampled_from([0, 1]),
+    backwards=st.booleans(),
+    results=st.sampled_from(["all", "last", "some"]),
+    begins_with_zeros=st.booleans(),
+)
+def test_recurrences_over_each_other(cells: list[Callable[..., Any]], kind: str, **how: Any) -> None:
+    flow.clear_default_session()
+    found = check(cells, kind, **how)
+    assert found.count("loop") >= len(cells) - (how["results"] == "some")
+
+
+def test_layers_inside_of_a_step_are_one_loop() -> None:
+    """The steps of both layers in turns; the second one reads what the first has just computed."""
+    w = np.random.default_rng(1).standard_normal((4, WIDTH, WIDTH)).astype(np.float32) * 0.4
+    x = np.random.default_rng(2).standard_normal((STEPS, ROWS, WIDTH)).astype(np.float32)
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((STEPS, ROWS, WIDTH))) -> tp.Numpy:
+        v = [flow.get_variable(f"w{i}", (WIDTH, WIDTH), initializer=flow.zeros_initializer()) for i in range(4)]
+        a = b = flow.constant(0, flow.float32, (ROWS, WIDTH))
+        for t in range(STEPS):
+            a = flow.math.tanh(flow.matmul(cut(x, t, 0), v[0]) + flow.matmul(a, v[1]))
+            b = flow.math.tanh(flow.matmul(a, v[2]) + flow.matmul(b, v[3]))
+        return b
+
+    flow.load_variables({f"w{i}": value for i, value in enumerate(w)})
+    found = job(x)
+    a = b = np.zeros((ROWS, WIDTH), np.float32)
+    for t in range(STEPS):
+        a = np.tanh(x[t] @ w[0] + a @ w[1])
+        b = np.tanh(a @ w[2] + b @ w[3])
+    np.testing.assert_allclose(found, b, rtol=1e-4, atol=1e-5)
+    assert loops_of(job).count("loop") == 1
+
+
+def test_what_a_loop_cannot_compute_is_computed_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random numbers and indices are drawn and looked up before the loop, losses of labels are computed behind it."""
+
+    def trained() -> tuple[Any, str]:
+        flow.clear_default_session()
+        flow.manual_seed(5)
+
+        @flow.global_function("train")
+        def job(words: tp.Numpy.Placeholder((ROWS, STEPS), dtype=flow.int32)) -> tp.Numpy:
+            w, h, losses = weights(), flow.constant(0, flow.float32, (ROWS, WIDTH)), []
+            table = w("table", (9, WIDTH))
+            for t in range(STEPS):
+                word = flow.squeeze(flow.slice(words, [None, t], [None, 1]), [1])
+                h = plain(Ours, flow.nn.dropout(flow.gather(table, word), 0.5), h, w)
+                logits = flow.matmul(h, w("out", (WIDTH, 9)))
+                losses.append(flow.nn.sparse_softmax_cross_entropy_with_logits(word, logits))
+            loss = flow.math.reduce_mean(flow.stack(losses, 0))
+            flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.5]), momentum=0).minimize(loss)
+            return loss
+
+        words = np.random.default_rng(0).integers(0, 9, (ROWS, STEPS)).astype(np.int32)
+        return [job(words) for _ in range(5)], loops_of(job)
+
+    rolled, found = trained()
+    monkeypatch.setattr(loops, "MIN_STEPS", 10**6)
+    unrolled, none = trained()
+    assert found.startswith(f"{STEPS} steps of") and none == ""
+    np.testing.assert_allclose(rolled, unrolled, rtol=1e-5)
+    assert rolled[-1] < rolled[0]
+
+
+def test_a_watched_state_is_that_of_its_step() -> None:
+    seen: list[Any] = []
+
+    @flow.global_function()
+    def job(x: tp.Numpy.Placeholder((STEPS, ROWS, WIDTH))) -> tp.Numpy:
+        w, h = weights(), flow.constant(0, flow.float32, (ROWS, WIDTH))
+        for t in range(STEPS):
+            h = average(Ours, cut(x, t, 0), h, w)
+            if t == 4:
+                flow.watch(h, lambda state: seen.append(state.numpy()))
+        return h
+
+    x = np.random.default_rng(0).standard_normal((STEPS, ROWS, WIDTH)).astype(np.float32)
+    last = job(x)
+    rate = 1 / (1 + np.exp(-flow.get_all_variables()["rate"].numpy()))
+    h, states = np.zeros((ROWS, WIDTH), np.float32), []
+    for each in x:
+        h = h * rate + each * (1 - rate)
+        states.append(h)
+    assert loops_of(job)
+    np.testing.assert_allclose(seen[0], states[4], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(last, states[-1], rtol=1e-5, atol=1e-6)
+
+
+def deep(x: Any, w: Any) -> Any:
+    for layer in range(20):
+        x = flow.math.tanh(flow.nn.bias_add(flow.matmul(x, w(f"w{layer}", (WIDTH, WIDTH))), w(f"b{layer}", (WIDTH,))))
+        x = flow.nn.relu(x) + 0.1
+    return x
+
+
+def three_steps_back(x: Any, w: Any) -> Any:
+    states = [x, x * 0.5, x * 0.25]
+    for _ in range(20):
+        states.append(flow.math.tanh(flow.matmul(states[-1], w("w", (WIDTH, WIDTH))) + states[-3]) * 0.9)
+    return states[-1]
+
+
+def by_numbers(x: Any, w: Any) -> Any:
+    for step in range(20):
+        x = flow.math.tanh(flow.matmul(x, w("w", (WIDTH, WIDTH))) * (1 + step)) + x * 0.1
+    return x
+
+
+def with_dropout(x: Any, w: Any) -> Any:
+    for _ in range(20):
+        x = flow.nn.dropout(flow.math.tanh(flow.matmul(x, w("w", (WIDTH, WIDTH)))), 0.5) + x * 0.1
+    return x
+
+
+@pytest.mark.parametrize("body", [deep, three_steps_back, by_numbers, with_dropout])
+def test_steps_that_are_no_loop(body: Callable[..., Any]) -> None:
+    """Layers with weights of their own; a state of three steps before; numbers that differ; random numbers within."""
+
+    @flow.global_function("train")
+    def job(x: tp.Numpy.Placeholder((ROWS, WIDTH))) -> tp.Numpy:
+        loss = flow.math.reduce_mean(flow.math.square(body(x, weights())))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+        return loss
+
+    assert np.isfinite(job(np.ones((ROWS, WIDTH), np.float32)))
+    assert loops_of(job) == ""

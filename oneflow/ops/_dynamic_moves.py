@@ -20,7 +20,7 @@ from ._emit import add_node
 
 
 def _moved(where: Callable[[Treatment, int], int | None], verb: str = "removed") -> Rule:
-    """An op that only moves axes: ``where(t, axis)`` is the position of the padded axis in the result; None where it is ``verb``."""
+    """An op that only moves axes: ``where(t, axis)`` is the position of the padded axis in the result; None if it is ``verb``."""
 
     def apply(t: Treatment) -> Blobs:
         length = t.the_valid_length()

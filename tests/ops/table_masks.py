@@ -93,7 +93,8 @@ REFUSALS = [
             "the size of value depends on data"),
     Refusal("reshape", lambda x, n: flow.reshape(flow.sync_dynamic_resize(x, n), [2, 6]), [_F, TWO], ShapeError, "found again"),
     Refusal("squeeze", lambda x, n: flow.squeeze(flow.sync_dynamic_resize(x, n)), [_F[:1], TWO], ShapeError, "cannot be removed"),
-    Refusal("pad", lambda x, n: flow.pad(flow.sync_dynamic_resize(x, n), [(1, 0), (0, 0)]), [_F, TWO], ShapeError, "cannot be padded"),
+    Refusal("pad", lambda x, n: flow.pad(flow.sync_dynamic_resize(x, n), [(1, 0), (0, 0)]), [_F, TWO], ShapeError,
+            "cannot be padded"),
     Refusal("layer_norm", lambda x, n: flow.layers.layer_norm(flow.sync_dynamic_resize(x, n), begin_norm_axis=0), [_F, TWO],
             ShapeError, "it normalizes over axis 0"),
 ]  # fmt: skip

@@ -85,8 +85,12 @@ class LoopCall:
         lowering = values.lowering
         if lowering.observer is not None:
             return run_nodes(self.nodes, values, draws, path)
-        given = {(b.node, b.index): b for sources in self.sources for source in sources for b in source.blobs}
-        arrays = {key: values.get_blob(blob) for key, blob in given.items()}
+        given: dict[Any, Blob] = {}
+        arrays: dict[Any, Array] = {}
+        for reader, sources in zip(self.copies[0], self.sources, strict=True):
+            for blob in (b for source in sources for b in source.blobs if (b.node, b.index) not in given):
+                given[blob.node, blob.index] = blob
+                arrays[blob.node, blob.index] = lowering.read(values.get_blob(blob), blob, reader)
         wanted = [key for key in given if key[0] in path]
 
         def computed(*chosen: Array) -> tuple[Array, ...]:

@@ -40,26 +40,36 @@ def with_loops(
 
     Args: see ``arrangement.Arrangement``; vmapped: nodes whose values have a leading axis of devices.
     """
-    made, begin = list(steps), 0
-    if len(made) < _MIN_NODES:
-        return made
-    search = _Search(made, keep, roots, precision, rounded, vmapped)
+    made: dict[int, list[Any]] = {i: [step] for i, step in enumerate(steps)}
+    if len(steps) < _MIN_NODES:
+        return list(steps)
+    search, begin = _Search(steps, keep, roots, precision, rounded, vmapped), 0
     while (found := search.next_loop(begin)) is not None:
-        first, count, replacement, joins = found
-        made[first : first + count] = [*replacement, *[None] * (count - len(replacement))]  # places stay what they are
-        for join in joins:
-            made[search.position[join]] = None
-        begin = first + count
-    return [step for step in made if step is not None]
+        begin = found.begin + found.count
+        made.update((i, []) for i in range(found.begin, begin))
+        made[found.begin] = [*found.earlier, found.call, *found.later]
+        made.update((search.take(join.node), []) for join in found.call.joins)
+    return [step for part in made.values() for step in part]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Repetition:
     """Steps that may repeat: of ``period`` nodes each, the first one beginning at ``begin``."""
 
     begin: int
     period: int
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A call for so many nodes from ``begin`` on, and those of them that are computed one by one before and behind it."""
+
+    begin: int
+    count: int
+    call: LoopCall
+    earlier: list[Node]
+    later: list[Node]
 
 
 class _Search:
@@ -96,17 +106,16 @@ class _Search:
         narrow = self.precision.get(node), self.rounded.get(node)
         return None if details is None else (node.op, details, shapes, node.scope.placement, node.scope.view, node.run, narrow)
 
-    def next_loop(self, begin: int) -> tuple[int, int, list[Any], list[Node]] | None:
-        """The first loop from a step on: where it begins, how many steps it takes the place of, what comes there, and nodes that
-        it computes besides."""
-        while begin < len(self.steps):
-            best: tuple[int, int, list[Any], list[Node]] | None = None
-            for repetition in self._repetitions(begin):
-                found = self._loop(repetition)
-                if found is not None and (best is None or found[0] < best[0]):
-                    best = found
-            return best
-        return None
+    def take(self, node: Node) -> int:
+        """Where a node is among the steps, which no later loop may compute."""
+        place = self.position[node]
+        self.kinds[place] = -1 - place
+        return place
+
+    def next_loop(self, begin: int) -> _Found | None:
+        """The first loop from a step on."""
+        found = [loop for each in self._repetitions(begin) if (loop := self._loop(each)) is not None]
+        return min(found, key=lambda loop: loop.begin, default=None)
 
     def _repetitions(self, begin: int) -> Iterator[_Repetition]:
         """Stretches of nodes that repeat, from a step on."""
@@ -152,7 +161,7 @@ class _Search:
 
     # --- one loop
 
-    def _loop(self, repetition: _Repetition) -> tuple[int, int, list[Any], list[Node]] | None:
+    def _loop(self, repetition: _Repetition) -> _Found | None:
         begin, period = repetition.begin, repetition.period
         copies = [self.steps[begin + i * period : begin + (i + 1) * period] for i in range(repetition.count)]
         place_of = {node: (step, place) for step, copy in enumerate(copies) for place, node in enumerate(copy)}
@@ -168,8 +177,7 @@ class _Search:
         made = self._parts(copies, sources)
         if made is None:
             return None
-        call, earlier, later = made
-        return begin, count * period, [*earlier, call, *later], [join.node for join in call.joins]
+        return _Found(begin, count * period, *made)
 
     def _sources(
         self, copies: Sequence[Sequence[Node]], place: Place, place_of: Mapping[Node, tuple[int, Place]]
@@ -190,7 +198,7 @@ class _Search:
     def _source(self, blobs: Sequence[Blob], place_of: Mapping[Node, tuple[int, Place]]) -> tuple[Source | None, int]:
         from_step, place = place_of.get(blobs[1].node, (-1, -1))
         lag = 1 - from_step if place >= 0 else None
-        if lag not in (0, 1, None) or any(b.distribute.kind != "auto" for b in blobs if not isinstance(b.distribute, tuple)):
+        if lag not in (0, 1, None) or any(isinstance(b.distribute, tuple) or b.distribute.kind != "auto" for b in blobs):
             return None, 0
         if lag is not None:
             known = 1 if lag else 0

@@ -45,7 +45,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A node that joins a value of all steps along an axis, in order, or from the last step to the first."""
+    """A node that joins a value of all steps along an axis, or a new one, in order or from the last step to the first."""
 
     node: Node
     place: Place
@@ -170,6 +170,8 @@ class _Run:
         made = self._steps_of(join.place, range(self.steps))
         made = lax.rev(made, [0]) if join.is_reversed else made
         made = jnp.moveaxis(made, 0, join.axis)
+        if join.node.op.stacks:
+            return made
         shape = list(made.shape)
         shape[join.axis : join.axis + 2] = [shape[join.axis] * shape[join.axis + 1]]
         return lax.reshape(made, shape)

@@ -318,12 +318,11 @@ class _Search:
         outputs = [(node, 0) for node in nodes]
         found = []
         for reader in dict.fromkeys(self.readers.get(outputs[0], ())):
-            if reader is None or reader.op.lstm != "joined" or not self._is_plain(reader) or len(reader.inputs) != len(nodes):
+            if reader is None or not (reader.op.stacks or reader.op.lstm == "joined") or not self._is_plain(reader):
                 continue
             given = [_key(b) for b in reader.inputs]
-            axis = reader.attrs["axis"]
             if given in (outputs, outputs[::-1]):
-                found.append(Join(reader, place, axis if axis >= 0 else axis + reader.inputs[0].ndim, given != outputs))
+                found.append(Join(reader, place, reader.attrs["axis"], given != outputs))
         return found
 
     def _is_cut(self, copies: Sequence[Sequence[Node]], place: Place, sources: Sequence[Source]) -> bool:

@@ -233,6 +233,7 @@ class OpDef:
       lstm: its part in a step of an LSTM, if it may have one (``compiler/lstm_cell.py``): the logistic function, the hyperbolic
         tangent, a product or a sum of two arrays, a sum with the attribute ``number`` ("shift"), or arrays joined along the
         attribute ``axis``.
+      stacks: it joins its inputs along a new axis, its attribute ``axis``.
       lays_out: it brings its first input to the layout of its attribute ``distribute``, and its gradient to that of
         ``gradient_distribute``.
       takes_mesh: ``define`` takes a further keyword ``mesh``, the mesh of the node's placement; None for one device.
@@ -272,6 +273,7 @@ class OpDef:
     adds_up: Callable[[Mapping[str, Any], Sequence[tuple[int, ...]]], bool] | None = None
     region: Callable[[Mapping[str, Any], tuple[int, ...]], tuple[tuple[int, int], ...] | None] | None = None
     lstm: LstmPart | None = None
+    stacks: bool = False
 
     def __post_init__(self) -> None:
         if self.elementwise:

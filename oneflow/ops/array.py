@@ -346,7 +346,7 @@ def _same_but(what: str, blobs: Sequence[Blob], axis: int) -> None:
                  f"make axis {differs[0]} equal ({sizes} now), or join along axis={differs[0]}")  # fmt: skip
 
 
-@op("stack", autocast="between")
+@op("stack", autocast="between", stacks=True)
 def _stack(*arrays: Array, axis: int) -> Array:
     return lax.concatenate([lax.reshape(a, (*a.shape[:axis], 1, *a.shape[axis:])) for a in arrays], axis)
 

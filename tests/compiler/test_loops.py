@@ -110,7 +110,7 @@ def check(
     def job(x: tp.Numpy.Placeholder(shape)) -> tp.Numpy:
         zeros = flow.constant(0, flow.float32, (ROWS, WIDTH))
         made = states(Ours, [cut(x, t, axis) for t in order], lambda: zeros if begins_with_zeros else None, weights())
-        y = flow.concat([flow.expand_dims(state, 1) for state in made], axis=1)
+        y = flow.concat([flow.expand_dims(each, 1) for each in made], axis=1) if axis else flow.stack(made, 1)
         if kind == "train":
             loss = flow.math.reduce_sum(flow.math.square(y + 0.5))
             flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)

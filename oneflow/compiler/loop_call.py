@@ -25,6 +25,23 @@ from .shared import attributes
 
 Array = Any
 Place = int  # of a node among those of its step
+Value = tuple[Place, int]  # a node's result, by its index
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """What a step computes at one place.
+
+    Attributes:
+      step: a node, or the call of an LSTM's cell.
+      node: computes it.
+      outputs: the results, as others read them; ``nodes``: that it stands for.
+    """
+
+    step: Any
+    node: Node
+    outputs: tuple[Blob, ...]
+    nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +51,12 @@ class Source:
     Attributes:
       kind: "inside": from a node of the same step; "carried": of the step before; "same": from outside, the same value in all
         steps; "each": from outside, a value for each step.
-      place: of the node that computes it, for the first two.
+      value: what it is of that step, for the first two.
       blobs: what comes from outside: for "carried" what the first step gets.
     """
 
     kind: Literal["inside", "carried", "same", "each"]
-    place: Place = -1
+    value: Value = (-1, 0)
     blobs: tuple[Blob, ...] = ()
 
 
@@ -48,37 +65,38 @@ class Join:
     """A node that joins a value of all steps along an axis, or a new one, in order or from the last step to the first."""
 
     node: Node
-    place: Place
+    value: Value
     axis: int
     is_reversed: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopCall:
-    """Nodes that one loop computes. Each has one output, of floating-point numbers.
+    """Nodes that one loop computes. All results are floating-point numbers.
 
     Attributes:
-      copies: of each step, its nodes in the order in which it computes them.
+      copies: of each step, what it computes, in this order.
       sources: of each node's inputs, by its place.
       cuts: the places of nodes that cut a block of a value that is the same in all steps: another one in each step.
       before, core, behind: the places of nodes that are computed before the loop, in it, and behind it.
-      read: the places of nodes whose results are read from outside, and the steps of those that are.
+      read: results that are read from outside, and the steps of those that are.
       joins: nodes that are computed of the results of all steps.
     """
 
-    copies: tuple[tuple[Node, ...], ...]
+    copies: tuple[tuple[Unit, ...], ...]
     sources: tuple[tuple[Source, ...], ...]
     cuts: frozenset[Place]
     before: tuple[Place, ...]
     core: tuple[Place, ...]
     behind: tuple[Place, ...]
-    read: Mapping[Place, tuple[int, ...]]
+    read: Mapping[Value, tuple[int, ...]]
     joins: tuple[Join, ...]
 
     @property
     def nodes(self) -> tuple[Node, ...]:
         """All of them, each behind those that it reads."""
-        return (*(node for copy in self.copies for node in copy), *(join.node for join in self.joins))
+        units = (unit for copy in self.copies for unit in copy)
+        return (*(node for unit in units for node in unit.nodes), *(join.node for join in self.joins))
 
     def run(self, values: Values, draws: Draws, path: Collection[Node]) -> list[Propagate]:
         """Runs the forward pass and returns the backward pass. An observer sees the nodes one by one."""
@@ -87,10 +105,10 @@ class LoopCall:
             return run_nodes(self.nodes, values, draws, path)
         given: dict[Any, Blob] = {}
         arrays: dict[Any, Array] = {}
-        for reader, sources in zip(self.copies[0], self.sources, strict=True):
+        for unit, sources in zip(self.copies[0], self.sources, strict=True):
             for blob in (b for source in sources for b in source.blobs if (b.node, b.index) not in given):
                 given[blob.node, blob.index] = blob
-                arrays[blob.node, blob.index] = lowering.read(values.get_blob(blob), blob, reader)
+                arrays[blob.node, blob.index] = lowering.read(values.get_blob(blob), blob, unit.node)
         wanted = [key for key in given if key[0] in path]
 
         def computed(*chosen: Array) -> tuple[Array, ...]:
@@ -98,9 +116,9 @@ class LoopCall:
 
         chosen = [arrays[key] for key in wanted]
         outputs, pullback = jax.vjp(computed, *chosen) if wanted else (computed(), None)
-        for (place, steps), array in zip(self.read.items(), outputs, strict=False):
+        for (value, steps), array in zip(self.read.items(), outputs, strict=False):
             for i, step in enumerate(steps):
-                values[self.copies[step][place]] = (lax.index_in_dim(array, i, 0, keepdims=False),)
+                values.set_blob(self._blob(step, value), lax.index_in_dim(array, i, 0, keepdims=False))
         for join, array in zip(self.joins, outputs[len(self.read) :], strict=True):
             values[join.node] = (array,)
         if pullback is None:
@@ -108,10 +126,14 @@ class LoopCall:
         structs = tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs)
         return [jax.tree_util.Partial(partial(self._propagate, tuple(given[key] for key in wanted), structs), pullback)]
 
+    def _blob(self, step: int, value: Value) -> Blob:
+        place, index = value
+        return self.copies[step][place].outputs[index]
+
     def _propagate(self, wanted: Sequence[Blob], structs: Sequence[Any], pullback: Any, backward: Backward) -> None:
         cotangents: list[Array | None] = []
-        for place, steps in self.read.items():
-            found = [backward.get(self.copies[step][place].outputs[0]) for step in steps]
+        for value, steps in self.read.items():
+            found = [backward.get(self._blob(step, value)) for step in steps]
             like = next((c for c in found if c is not None), None)
             cotangents.append(None if like is None else jnp.stack([jnp.zeros_like(like) if c is None else c for c in found]))
         cotangents += [backward.get(join.node.outputs[0]) for join in self.joins]
@@ -136,11 +158,11 @@ class _Run:
     def __init__(self, call: LoopCall, lowering: Lowering, arrays: Mapping[Any, Array], wanted: Collection[Any]):
         self.call, self.arrays, self.wanted = call, arrays, wanted
         self.lowering, self.by_xla = lowering, replace(lowering, without_native="it is computed for all steps at once")
-        self.nodes, self.steps = call.copies[0], len(call.copies)
-        self.made: dict[Place, Array] = {}  # of all steps, with an axis of steps before the others
-        self.constant: dict[Place, Array] = {}  # what all steps compute alike
+        self.nodes, self.steps = [unit.node for unit in call.copies[0]], len(call.copies)
+        self.made: dict[Value, Array] = {}  # of all steps, with an axis of steps before the others
+        self.constant: dict[Value, Array] = {}  # what all steps compute alike
         self.stacks: dict[Any, Array] = {}
-        self.last: dict[Place, Array] = {}  # what the loop carries, behind the last step
+        self.last: dict[Value, Array] = {}  # what the loop carries, behind the last step
 
     def outputs(self) -> tuple[Array, ...]:
         """The results of the steps that are read, with a leading axis of steps, then those of the joins."""
@@ -150,15 +172,15 @@ class _Run:
         self._loop()
         for place in call.behind:
             self._compute_for_all(place)
-        read = [self._steps_of(place, steps) for place, steps in call.read.items()]
+        read = [self._steps_of(value, steps) for value, steps in call.read.items()]
         return (*read, *(self._joined(join) for join in call.joins))
 
-    def _steps_of(self, place: Place, steps: Sequence[int]) -> Array:
-        if place in self.constant:
-            return jnp.stack([self.constant[place]] * len(steps))
-        if place not in self.made:
-            return self.last[place][None]
-        made = self.made[place]
+    def _steps_of(self, value: Value, steps: Sequence[int]) -> Array:
+        if value in self.constant:
+            return jnp.stack([self.constant[value]] * len(steps))
+        if value not in self.made:
+            return self.last[value][None]
+        made = self.made[value]
         if len(steps) == self.steps:
             return made
         begin, end = steps[0], steps[-1] + 1
@@ -167,7 +189,7 @@ class _Run:
         return jnp.stack([lax.index_in_dim(made, step, 0, keepdims=False) for step in steps])
 
     def _joined(self, join: Join) -> Array:
-        made = self._steps_of(join.place, range(self.steps))
+        made = self._steps_of(join.value, range(self.steps))
         made = lax.rev(made, [0]) if join.is_reversed else made
         made = jnp.moveaxis(made, 0, join.axis)
         if join.node.op.stacks:
@@ -179,8 +201,8 @@ class _Run:
     def _array(self, source: Source) -> tuple[Array, bool]:
         """What comes from outside, or was computed for all steps; whether it has an axis of steps."""
         if source.kind == "inside":
-            found = self.made.get(source.place)
-            return (self.constant[source.place], False) if found is None else (found, True)
+            found = self.made.get(source.value)
+            return (self.constant[source.value], False) if found is None else (found, True)
         first = source.blobs[0]
         if source.kind == "same":
             return self.arrays[first.node, first.index], False
@@ -192,22 +214,26 @@ class _Run:
     def _compute_for_all(self, place: Place) -> None:
         node = self.nodes[place]
         arrays, stacked = zip(*map(self._array, self.call.sources[place]), strict=True) if node.inputs else ((), ())
+        run = _function(node, self.lowering)
+        made: tuple[Array, ...]
         if place in self.call.cuts:
-            self.made[place] = located(node, lambda: self._cut(place, arrays[0]))
-        elif not any(stacked):
-            self.constant[place] = located(node, lambda: _function(node, self.lowering)(*arrays))
+            made = (located(node, lambda: self._cut(place, arrays[0])),)
         elif stacked == (True, False) and is_product_of_rows(node):
-            self.made[place] = located(node, lambda: _of_rows(_function(node, self.lowering), *arrays))
-        else:
+            made = (located(node, lambda: _of_rows(run, *arrays)),)
+        elif any(stacked):
             axes = [0 if is_stacked else None for is_stacked in stacked]
-            self.made[place] = located(node, lambda: jax.vmap(_function(node, self.by_xla), in_axes=axes)(*arrays))
+            made = located(node, lambda: jax.vmap(_function(node, self.by_xla), in_axes=axes)(*arrays))
+        else:
+            made = located(node, lambda: run(*arrays))
+        found = self.made if place in self.call.cuts or any(stacked) else self.constant
+        found.update(((place, index), array) for index, array in enumerate(made))
 
     def _cut(self, place: Place, whole: Array) -> Array:
         """The blocks that the steps cut of an array, in one piece where they lie side by side."""
-        nodes = [copy[place] for copy in self.call.copies]
+        nodes = [copy[place].node for copy in self.call.copies]
         assert nodes[0].op.region is not None
         regions = [nodes[0].op.region(node.attrs, whole.shape) for node in nodes]
-        shape = jax.eval_shape(_function(nodes[0], self.lowering), whole).shape
+        shape = jax.eval_shape(_function(nodes[0], self.lowering), whole)[0].shape
         first, second = regions[0], regions[1]
         assert first is not None and second is not None
         varying = [axis for axis, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
@@ -224,62 +250,56 @@ class _Run:
                 made = jnp.moveaxis(made, axis, 0)
                 made = lax.rev(made, [0]) if moved < 0 else made
                 return lax.reshape(made, (self.steps, *shape))
-        return jnp.stack([_function(node, self.lowering)(whole) for node in nodes])
+        return jnp.stack([_function(node, self.lowering)(whole)[0] for node in nodes])
 
     def _loop(self) -> None:
         """Computes the nodes of the core."""
         call, core = self.call, set(self.call.core)
-        init = {s.place: self.arrays[s.blobs[0].node, s.blobs[0].index]
+        init = {s.value: self.arrays[s.blobs[0].node, s.blobs[0].index]
                 for place in call.core for s in call.sources[place] if s.kind == "carried"}  # fmt: skip
-        products = self._products()
-        multiplied = {place: product for product in products for place in product.places}
+        products = {product.places[0]: product for product in self._products()}
+        in_product = {place for product in products.values() for place in product.places}
         of_steps: dict[tuple[Place, int], Array] = {}
         constants: dict[tuple[Place, int], Array] = {}
         for place in call.core:
             for i, source in enumerate(call.sources[place]):
-                is_inner = source.kind == "carried" or source.kind == "inside" and source.place in core
-                if is_inner or i == SHARED and place in multiplied:
-                    continue
-                array, is_stacked = self._array(source)
-                (of_steps if is_stacked else constants)[place, i] = array
-        behind = {s.place for place in call.behind for s in call.sources[place]} | {join.place for join in call.joins}
-        read = {place for place, steps in call.read.items() if not (place in init and steps == (self.steps - 1,))}
-        wanted = [place for place in call.core if place in behind | read]
+                is_inner = source.kind == "carried" or source.kind == "inside" and source.value[0] in core
+                if not is_inner and not (i == SHARED and place in in_product):
+                    array, is_stacked = self._array(source)
+                    (of_steps if is_stacked else constants)[place, i] = array
+        kept = {s.value for place in call.behind for s in call.sources[place]} | {join.value for join in call.joins}
+        kept |= {value for value, steps in call.read.items() if not (value in init and steps == (self.steps - 1,))}
 
         def step(held: Any, probes: Any, constants: Any, carry: Any, of_step: Any) -> tuple[Any, Any]:
             """Returns what the next step gets; the results; what is multiplied by shared weights, and the products."""
-            values: dict[Place, Array] = {}
+            values: dict[Value, Array] = {}
             factors: dict[Place, Array] = {}
             made: dict[Place, Array] = {}
 
             def value(place: Place, i: int) -> Array:
                 source = call.sources[place][i]
                 if source.kind == "carried":
-                    return carry[source.place]
-                if source.kind == "inside" and source.place in values:
-                    return values[source.place]
+                    return carry[source.value]
+                if source.kind == "inside" and source.value in values:
+                    return values[source.value]
                 return of_step[place, i] if (place, i) in of_step else constants[place, i]
 
             for place in call.core:
                 node = self.nodes[place]
-                if place in values:
-                    continue
-                product = multiplied.get(place)
-                if product is None:
+                if place in products:
+                    factors[place] = value(place, 0)
+                    multiply = partial(products[place].compute, factors[place], held[place], probes and probes[place])
+                    made[place] = _kept(located(node, multiply))
+                    values.update(((each, 0), part) for each, part in products[place].parts(made[place]).items())
+                elif place not in in_product:
                     arrays = [value(place, i) for i in range(len(node.inputs))]
-                    y = located(node, partial(_function(node, self.lowering), *arrays))
-                    values[place] = y if is_cheap(node) else _kept(y)
-                    continue
-                first = product.places[0]
-                factors[first] = value(place, 0)
-                y = located(node, partial(product.compute, factors[first], held[first], probes and probes[first]))
-                made[first] = _kept(y)
-                values.update(product.parts(made[first]))
-            return {place: values[place] for place in carry}, ({place: values[place] for place in wanted}, factors, made)
+                    results = located(node, partial(_function(node, self.lowering), *arrays))
+                    values.update(((place, i), y if is_cheap(node) else _kept(y)) for i, y in enumerate(results))
+            results = {value: array for value, array in values.items() if value in kept}
+            return {value: values[value] for value in carry}, (results, factors, made)
 
-        weights = {product.places[0]: product.weights for product in products}
-        by_place = {product.places[0]: product for product in products}
-        results, self.last = _scanned(step, by_place, self.steps)(weights, constants, init, of_steps)
+        weights = {place: product.weights for place, product in products.items()}
+        results, self.last = _scanned(step, products, self.steps)(weights, constants, init, of_steps)
         self.made.update(results)
 
     def _products(self) -> list[Product]:
@@ -292,13 +312,13 @@ class _Run:
             x = sources[0]
             key: Any = place
             if gates_axis(node) is not None and x.kind in ("carried", "inside"):
-                key = x.kind, x.place, node.op, attributes(node), node.outputs[0].ndim, self.lowering.precision.get(node)
+                key = x.kind, x.value, node.op, attributes(node), node.outputs[0].ndim, self.lowering.precision.get(node)
             groups.setdefault(key, []).append(place)
         return [self._product(places) for places in groups.values()]
 
     def _array_is_of_steps(self, source: Source) -> bool:
         """Whether it differs from step to step."""
-        return source.kind in ("carried", "each") or source.kind == "inside" and source.place not in self.constant
+        return source.kind in ("carried", "each") or source.kind == "inside" and source.value not in self.constant
 
     def _product(self, places: Sequence[Place]) -> Product:
         node = self.nodes[places[0]]
@@ -306,10 +326,10 @@ class _Run:
         axis = gates_axis(node) if len(places) > 1 else None
         weights = arrays[0] if axis is None else lax.concatenate(arrays, axis)
         sizes = tuple(self.nodes[place].outputs[0].shape[-1] for place in places)
-        function, shape = _function(node, self.lowering), node.inputs[0].shape
+        function = _function(node, self.lowering)
         is_native = not self.lowering.without_native and node not in self.lowering.precision
         is_native = is_native and node.scope.placement.parallel_num == 1
-        packing = Packing.of(node, sum(sizes)) if is_native and len(shape) == 2 else None
+        packing = Packing.of(node, sum(sizes)) if is_native and node.inputs[0].ndim == 2 else None
         return Product(tuple(places), sizes, function, weights, packing)
 
 
@@ -368,7 +388,7 @@ class Product:
 
     places: tuple[Place, ...]
     sizes: tuple[int, ...]
-    function: Callable[..., Array]
+    function: Callable[..., tuple[Array]]
     weights: Array
     packing: Packing | None = None
 
@@ -382,7 +402,10 @@ class Product:
 
     def compute(self, x: Array, held: Sequence[Array], probe: Array | None) -> Array:
         """The products. ``probe``: an array that is not read, and whose cotangent is that of the products; or None."""
-        forward = self.function if self.packing is None else self.packing.compute
+
+        def forward(x: Array, weights: Array) -> Array:
+            return self.function(x, weights)[0] if self.packing is None else self.packing.compute(x, weights)
+
         if probe is None:
             return forward(x, held[0])
 
@@ -487,31 +510,35 @@ def _scanned(step: Callable[..., Any], products: Mapping[Place, Product], steps:
     return scanned
 
 
-def _of_rows(run: Callable[..., Array], x: Array, shared: Array) -> Array:
+def _of_rows(run: Callable[..., tuple[Array]], x: Array, shared: Array) -> Array:
     """The products of all steps at once: of (steps, rows, ...), as one of (steps * rows, ...)."""
     steps, rows = x.shape[:2]
-    y = run(lax.reshape(x, (steps * rows, *x.shape[2:])), shared)
+    (y,) = run(lax.reshape(x, (steps * rows, *x.shape[2:])), shared)
     return lax.reshape(y, (steps, rows, *y.shape[1:]))
 
 
-def _function(node: Node, lowering: Lowering) -> Callable[..., Array]:
-    """From a node's inputs to its output, with the gradients that it has outside of a loop."""
-    function = lowering.function(node, None)
+def _function(node: Node, lowering: Lowering) -> Callable[..., tuple[Array, ...]]:
+    """From a node's inputs to its outputs, with the gradients that it has outside of a loop."""
+    lowered = lowering.function(node, None)
     cut_off = [i for i in range(len(node.inputs)) if node.op.is_nondifferentiable(i)]
 
-    def run(*arrays: Array) -> Array:
+    def function(*arrays: Array) -> tuple[Array, ...]:
+        made = lowered(*arrays)
+        return tuple(made) if node.op.multiple_results else (made,)
+
+    def run(*arrays: Array) -> tuple[Array, ...]:
         arrays = tuple(lax.stop_gradient(a) if i in cut_off else a for i, a in enumerate(arrays))
         return explicit(*arrays) if lowering.has_own_gradient(node, arrays) else function(*arrays)
 
     explicit = jax.custom_vjp(function)
 
-    def forward(*arrays: Array) -> tuple[Array, Any]:
-        y = function(*arrays)
-        return y, (arrays, y)
+    def forward(*arrays: Array) -> tuple[tuple[Array, ...], Any]:
+        made = function(*arrays)
+        return made, (arrays, made)
 
-    def backward(saved: Any, cotangent: Array) -> tuple[Array, ...]:
-        arrays, y = saved
-        gradients = lowering.gradient(node, arrays, (y,), (cotangent,))
+    def backward(saved: Any, cotangents: tuple[Array, ...]) -> tuple[Array, ...]:
+        arrays, made = saved
+        gradients = lowering.gradient(node, arrays, made, cotangents)
         return tuple(jnp.zeros_like(a) if g is None else g for g, a in zip(gradients, arrays, strict=True))
 
     explicit.defvjp(forward, backward)

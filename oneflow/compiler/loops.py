@@ -17,7 +17,8 @@ from .._base.dtype import dtype
 from ..graph.graph import OP_INPUT, OP_VARIABLE
 from ..graph.node import Blob, Node
 from .joint_gradients import SHARED
-from .loop_call import Join, LoopCall, Place, Source, is_product_of_rows
+from .loop_call import Join, LoopCall, Place, Source, Unit, Value, is_product_of_rows
+from .lstm_cell import CellCall
 from .shared import attributes
 
 MIN_STEPS = 8  # fewer are compiled as fast one by one
@@ -68,8 +69,8 @@ class _Found:
     begin: int
     count: int
     call: LoopCall
-    earlier: list[Node]
-    later: list[Node]
+    earlier: list[Any]
+    later: list[Any]
 
 
 class _Search:
@@ -84,21 +85,24 @@ class _Search:
         rounded: Mapping[Node, frozenset[int]],
         vmapped: Collection[Node],
     ) -> None:
-        self.steps, self.keep, self.precision, self.rounded, self.vmapped = list(steps), keep, precision, rounded, vmapped
-        self.roots: set[Key] = {(b.node, b.index) for b in roots}
+        self.keep, self.precision, self.rounded, self.vmapped = keep, precision, rounded, vmapped
+        self.roots = {_key(b) for b in roots}
+        self.units = [_unit(step) for step in steps]
+        self.position: dict[Key, int] = {}  # of the steps that compute values
         self.inside = {node for step in steps for node in getattr(step, "nodes", ())}  # of calls
-        self.position = {step: i for i, step in enumerate(steps) if isinstance(step, Node)}
-        self.readers: dict[Key, list[Node | None]] = {}  # None for what is no node
+        self.readers: dict[Key, list[int]] = {}
         numbers: dict[Hashable, int] = {}
         self.kinds: list[int] = []
-        for i, step in enumerate(steps):
-            kind = self._kind(step) if isinstance(step, Node) else None
+        for i, (step, unit) in enumerate(zip(steps, self.units, strict=True)):
+            kind = None if unit is None else self._kind(unit)
             self.kinds.append(-1 - i if kind is None else numbers.setdefault(kind, len(numbers)))
+            self.position.update((_key(b), i) for b in (unit.outputs if unit is not None else ()))
             for blob in _read_by(step):
-                self.readers.setdefault((blob.node, blob.index), []).append(step if isinstance(step, Node) else None)
+                self.readers.setdefault(_key(blob), []).append(i)
 
-    def _kind(self, node: Node) -> Hashable | None:
+    def _kind(self, unit: Unit) -> Hashable | None:
         """What nodes have in common that may repeat each other; None for one that cannot."""
+        node = unit.node
         if node.op.callback or node in self.vmapped or node.scope.options.get("checkpointing") or node in self.keep:
             return None
         shapes = tuple((b.shape, b.dtype) for b in (*node.inputs, *node.outputs))
@@ -108,7 +112,7 @@ class _Search:
 
     def take(self, node: Node) -> int:
         """Where a node is among the steps, which no later loop may compute."""
-        place = self.position[node]
+        place = self.position[node, 0]
         self.kinds[place] = -1 - place
         return place
 
@@ -123,7 +127,7 @@ class _Search:
         places: dict[Hashable, list[int]] = {}
         for i in range(begin, end):
             if kinds[i] >= 0:
-                places.setdefault((kinds[i], self._constants(self.steps[i])), []).append(i)
+                places.setdefault((kinds[i], self._constants(i)), []).append(i)
         distances: Counter[int] = Counter()
         for found in places.values():
             if len(found) >= MIN_STEPS:
@@ -142,29 +146,36 @@ class _Search:
                     for phase in self._phases(first, period, length):
                         yield _Repetition(first + phase, period, (length - phase) // period)
 
-    def _constants(self, node: Node) -> tuple[Key, ...]:
-        return tuple((b.node, b.index) for b in node.inputs if b.node.op in (OP_VARIABLE, OP_INPUT))
+    def _constants(self, place: int) -> tuple[Key, ...]:
+        return tuple(_key(b) for b in self._unit_at(place).node.inputs if b.node.op in (OP_VARIABLE, OP_INPUT))
+
+    def _unit_at(self, place: int) -> Unit:
+        """That of a step which is a node or an LSTM's cell."""
+        unit = self.units[place]
+        assert unit is not None
+        return unit
 
     def _phases(self, first: int, period: int, length: int) -> list[int]:
         """Where steps may begin in a stretch, those before that pass the fewest values on."""
         passed = [0] * period
         for i in range(first + period, first + 2 * period):
-            readers = (self.position.get(r, -1) for b in self.steps[i].outputs for r in self._nodes_reading(b) if r is not None)
-            last = max((r for r in readers if r < first + length), default=-1)
+            readers = (reader for b in self._unit_at(i).outputs for reader in self.readers.get(_key(b), ()))
+            last = max((reader for reader in readers if reader < first + length), default=-1)
             for at in range(i + 1, min(last, i + period) + 1):
                 passed[(at - first) % period] += 1
         phases = [p for p in range(period) if (length - p) // period >= MIN_STEPS]
         return sorted(phases, key=lambda p: (passed[p], p))[:_CANDIDATES]
 
-    def _nodes_reading(self, blob: Blob) -> list[Node | None]:
-        return self.readers.get((blob.node, blob.index), [])
-
     # --- one loop
 
     def _loop(self, repetition: _Repetition) -> _Found | None:
         begin, period = repetition.begin, repetition.period
-        copies = [self.steps[begin + i * period : begin + (i + 1) * period] for i in range(repetition.count)]
-        place_of = {node: (step, place) for step, copy in enumerate(copies) for place, node in enumerate(copy)}
+        starts = range(begin, begin + period * repetition.count, period)
+        copies = [[self._unit_at(start + place) for place in range(period)] for start in starts]
+        place_of = {
+            _key(b): (step, (place, i))
+            for step, copy in enumerate(copies) for place, unit in enumerate(copy) for i, b in enumerate(unit.outputs)
+        }  # fmt: skip
         count, all_sources = len(copies), []
         for place in range(period):
             found, known = self._sources(copies, place, place_of)
@@ -180,82 +191,83 @@ class _Search:
         return _Found(begin, count * period, *made)
 
     def _sources(
-        self, copies: Sequence[Sequence[Node]], place: Place, place_of: Mapping[Node, tuple[int, Place]]
+        self, copies: Sequence[Sequence[Unit]], place: Place, place_of: Mapping[Key, tuple[int, Value]]
     ) -> tuple[list[Source], int]:
         """Where a node of each step gets its inputs from, and in how many steps that is so."""
         count, sources = len(copies), []
-        for i in range(len(copies[0][place].inputs)):
-            first, second = (copies[step][place].inputs[i] for step in (0, 1))
+        for i in range(len(copies[0][place].node.inputs)):
+            first, second = (copies[step][place].node.inputs[i] for step in (0, 1))
             if second.node.op is OP_VARIABLE and _key(first) != _key(second):
                 return [], 0  # a layer with weights of its own
-            source, known = self._source([copy[place].inputs[i] for copy in copies], place_of)
+            source, known = self._source([copy[place].node.inputs[i] for copy in copies], place_of)
             if source is None:
                 return [], 0
             sources.append(source)
             count = min(count, known)
         return sources, min(count, self._alike(copies, place, sources))
 
-    def _source(self, blobs: Sequence[Blob], place_of: Mapping[Node, tuple[int, Place]]) -> tuple[Source | None, int]:
-        from_step, place = place_of.get(blobs[1].node, (-1, -1))
-        lag = 1 - from_step if place >= 0 else None
-        if lag not in (0, 1, None) or any(isinstance(b.distribute, tuple) or b.distribute.kind != "auto" for b in blobs):
+    def _source(self, blobs: Sequence[Blob], place_of: Mapping[Key, tuple[int, Value]]) -> tuple[Source | None, int]:
+        """Where an input comes from, and in how many steps that is so."""
+        if any(isinstance(b.distribute, tuple) or b.distribute.kind != "auto" for b in blobs):
             return None, 0
-        if lag is not None:
-            known = 1 if lag else 0
-            while known < len(blobs) and place_of.get(blobs[known].node) == (known - lag, place):
-                known += 1
-            if not lag:
-                return Source("inside", place), known
-            first = blobs[0]
-            fits = first.node not in place_of and (first.shape, first.dtype) == (blobs[1].shape, blobs[1].dtype)
-            return (Source("carried", place, (first,)), known) if fits else (None, 0)
-        is_same = _key(blobs[0]) == _key(blobs[1])
+        first, keys = blobs[0], [_key(b) for b in blobs]
         known = 0
-        while known < len(blobs) and place_of.get(blobs[known].node, (-1, -1))[0] < 0:
-            if is_same and _key(blobs[known]) != _key(blobs[0]):
-                break
+        if keys[1] in place_of:
+            step, value = place_of[keys[1]]
+            lag = 1 - step
+            if (
+                lag not in (0, 1)
+                or lag
+                and (keys[0] in place_of or (first.shape, first.dtype) != (blobs[1].shape, blobs[1].dtype))
+            ):
+                return None, 0
+            while known < len(keys) and (known < lag or place_of.get(keys[known]) == (known - lag, value)):
+                known += 1
+            return (Source("carried", value, (first,)) if lag else Source("inside", value)), known
+        is_same = keys[0] == keys[1]
+        while known < len(keys) and keys[known] not in place_of and (keys[known] == keys[0] or not is_same):
             known += 1
-        return (Source("same", blobs=(blobs[0],)) if is_same else Source("each", blobs=tuple(blobs))), known
+        return Source("same" if is_same else "each", blobs=(first,) if is_same else tuple(blobs)), known
 
-    def _alike(self, copies: Sequence[Sequence[Node]], place: Place, sources: Sequence[Source]) -> int:
+    def _alike(self, copies: Sequence[Sequence[Unit]], place: Place, sources: Sequence[Source]) -> int:
         """In how many steps a node has the same attributes, where they need to be."""
-        first = copies[0][place]
+        first = copies[0][place].node
         if not _cuts(first) or sources[0].kind == "same":
             return len(copies)  # others differ in kind
         like = attributes(first)
-        return next((i for i, copy in enumerate(copies) if like is None or attributes(copy[place]) != like), len(copies))
+        return next((i for i, copy in enumerate(copies) if like is None or attributes(copy[place].node) != like), len(copies))
 
     def _parts(
-        self, copies: Sequence[Sequence[Node]], sources: list[list[Source]]
-    ) -> tuple[LoopCall, list[Node], list[Node]] | None:
-        """The call, and nodes of the steps that are computed one by one before and behind it."""
-        period, first = len(sources), copies[0]
+        self, copies: Sequence[Sequence[Unit]], sources: list[list[Source]]
+    ) -> tuple[LoopCall, list[Any], list[Any]] | None:
+        """The call, and what is computed one by one before and behind it."""
+        period, first = len(sources), [unit.node for unit in copies[0]]
         core = _core(sources)
         if not core or any(is_product_of_rows(first[p]) and sources[p][SHARED].kind == "each" for p in range(period)):
             return None
         each = (b.node for from_where in sources for s in from_where if s.kind == "each" for b in s.blobs)
-        if not all(node.op is OP_INPUT or node in self.position or node in self.inside for node in each):
+        if not all(node.op is OP_INPUT or (node, 0) in self.position or node in self.inside for node in each):
             return None  # weights, of which a loop would make copies
         of_core = set(core)
         depends: set[Place] = set()  # on the loop
         for place in range(period):
-            if place in core or any(s.kind == "inside" and s.place in depends for s in sources[place]):
+            if place in core or any(s.kind == "inside" and s.value[0] in depends for s in sources[place]):
                 depends.add(place)
         cuts = {p for p in range(period) if self._is_cut(copies, p, sources[p])}
         plain = [p for p in range(period) if self._is_plain(first[p])]
-        if any(p not in plain or p in cuts or math.prod(first[p].outputs[0].shape) > _LARGE for p in core):
+        if any(p not in plain or p in cuts or any(math.prod(b.shape) > _LARGE for b in first[p].outputs) for p in core):
             return None
         alone: set[Place] = set()  # what is computed one by one
         for place in range(period):
             if place in of_core:
                 continue
-            inside = [s.place for s in sources[place] if s.kind == "inside"]
+            inside = [s.value[0] for s in sources[place] if s.kind == "inside"]
             is_for_all = place in plain and (place in cuts or _is_for_all(first[place]))
             if not is_for_all or place in depends and any(p in alone and p in depends for p in inside):
                 alone.add(place)
         for place in reversed(range(period)):  # also what these read before the loop
             if place in alone and place not in depends:
-                alone.update(s.place for s in sources[place] if s.kind == "inside")
+                alone.update(s.value[0] for s in sources[place] if s.kind == "inside")
         kept = [p for p in range(period) if p not in alone]
         if (len(copies) - 1) * len(kept) < _MIN_NODES:
             return None
@@ -263,33 +275,35 @@ class _Search:
 
     def _call(
         self,
-        copies: Sequence[Sequence[Node]],
+        copies: Sequence[Sequence[Unit]],
         sources: list[list[Source]],
         kept: Sequence[Place],
         core: Sequence[Place],
         depends: Collection[Place],
         cuts: Collection[Place],
-    ) -> tuple[LoopCall, list[Node], list[Node]] | None:
+    ) -> tuple[LoopCall, list[Any], list[Any]] | None:
         number = {place: i for i, place in enumerate(kept)}
         made = []
         for place in kept:
             of_node = []
             for i, source in enumerate(sources[place]):
-                if source.kind == "inside" and source.place not in number:  # computed one by one before
-                    source = Source("each", blobs=tuple(copy[place].inputs[i] for copy in copies))
+                of, index = source.value
+                if source.kind == "inside" and of not in number:  # computed one by one before
+                    source = Source("each", blobs=tuple(copy[place].node.inputs[i] for copy in copies))
                 elif source.kind in ("inside", "carried"):
-                    source = Source(source.kind, number[source.place], source.blobs)
+                    source = Source(source.kind, (number[of], index), source.blobs)
                 of_node.append(source)
             made.append(tuple(of_node))
         if not _begins_agree(made) or not all(b.dtype.is_floating_point for each in made for s in each for b in s.blobs):
             return None
-        computed = {copy[place] for copy in copies for place in kept}
-        joins = [join for place in kept for join in self._joins([copy[place] for copy in copies], number[place])]
-        computed.update(join.node for join in joins)
+        values = [(place, index) for place in kept for index in range(len(copies[0][place].outputs))]
+        joins = [join for place, index in values for join in self._joins(copies, place, index, number[place])]
+        computed = {self.position[_key(b)] for copy in copies for place in kept for b in copy[place].outputs}
+        computed.update(self.position[join.node, 0] for join in joins)
         read = {
-            number[place]: steps
-            for place in kept
-            if (steps := tuple(i for i, copy in enumerate(copies) if self._is_read_outside(copy[place], computed)))
+            (number[place], index): steps
+            for place, index in values
+            if (steps := tuple(i for i, copy in enumerate(copies) if self._is_read(copy[place].outputs[index], computed)))
         }
         chosen = set(core)
         before = tuple(number[p] for p in kept if p not in depends)
@@ -305,55 +319,64 @@ class _Search:
             tuple(joins),
         )
         left = [p for p in range(len(sources)) if p not in number]
-        earlier = [copy[place] for copy in copies for place in left if place not in depends]
-        later = [copy[place] for copy in copies for place in left if place in depends]
+        earlier = [copy[place].step for copy in copies for place in left if place not in depends]
+        later = [copy[place].step for copy in copies for place in left if place in depends]
         return call, earlier, later
 
-    def _is_read_outside(self, node: Node, computed: Collection[Node]) -> bool:
-        key = node, 0
-        return key in self.roots or any(reader is None or reader not in computed for reader in self.readers.get(key, ()))
+    def _is_read(self, blob: Blob, computed: Collection[int]) -> bool:
+        """Whether anything but the steps ``computed`` reads it."""
+        key = _key(blob)
+        return key in self.roots or any(reader not in computed for reader in self.readers.get(key, ()))
 
-    def _joins(self, nodes: Sequence[Node], place: Place) -> list[Join]:
-        """The nodes that join these results."""
-        outputs = [(node, 0) for node in nodes]
+    def _joins(self, copies: Sequence[Sequence[Unit]], place: Place, index: int, number: Place) -> list[Join]:
+        """The nodes that join a result of all steps."""
+        outputs = [_key(copy[place].outputs[index]) for copy in copies]
         found = []
         for reader in dict.fromkeys(self.readers.get(outputs[0], ())):
-            if reader is None or not (reader.op.stacks or reader.op.lstm == "joined") or not self._is_plain(reader):
+            node = self._unit_at(reader).node if self.kinds[reader] >= 0 else None
+            if node is None or not (node.op.stacks or node.op.lstm == "joined") or not self._is_plain(node):
                 continue
-            given = [_key(b) for b in reader.inputs]
+            given = [_key(b) for b in node.inputs]
             if given in (outputs, outputs[::-1]):
-                found.append(Join(reader, place, reader.attrs["axis"], given != outputs))
+                found.append(Join(node, (number, index), node.attrs["axis"], given != outputs))
         return found
 
-    def _is_cut(self, copies: Sequence[Sequence[Node]], place: Place, sources: Sequence[Source]) -> bool:
+    def _is_cut(self, copies: Sequence[Sequence[Unit]], place: Place, sources: Sequence[Source]) -> bool:
         """Whether it cuts different blocks of one value."""
-        node = copies[0][place]
+        node = copies[0][place].node
         if not _cuts(node) or sources[0].kind != "same" or len(node.inputs) != 1:
             return False
-        return any(attributes(copy[place]) != attributes(node) for copy in copies[1:])
+        return any(attributes(copy[place].node) != attributes(node) for copy in copies[1:])
 
     def _is_plain(self, node: Node) -> bool:
         """Whether a loop may compute it: it is a function of its inputs alone."""
         op = node.op
-        special = op.random or op.callback or op.takes_mesh or op.lays_out or op.repeats or op.multiple_results
+        special = op.random or op.callback or op.takes_mesh or op.lays_out or op.repeats
         blobs = (*node.inputs, *node.outputs)
         return (
             not special
             and op.host is None
-            and len(node.outputs) == 1
             and node not in self.keep
             and all(b.dtype.is_floating_point and not b.is_dynamic for b in blobs)
         )
 
 
+def _unit(step: Any) -> Unit | None:
+    """What a loop may compute in the place of a step."""
+    if isinstance(step, CellCall):
+        return Unit(step, step.node, step.targets, step.nodes)
+    return Unit(step, step, step.outputs, (step,)) if isinstance(step, Node) else None
+
+
 def _read_by(step: Any) -> Iterator[Blob]:
+    """What a step of an arrangement reads."""
     nodes = [*getattr(step, "nodes", ()), step if isinstance(step, Node) else getattr(step, "node", None)]
     for node in nodes:
         if node is not None:
             yield from node.inputs
-    if hasattr(step, "source"):
-        if isinstance(step.source, Blob):
-            yield step.source
+    source = getattr(step, "source", None)  # of a transpose; a node's is a line
+    if isinstance(source, Blob):
+        yield source
 
 
 def _key(blob: Blob) -> Key:
@@ -377,22 +400,22 @@ def _first_of(source: Source, count: int) -> Source:
 
 def _core(sources: Sequence[Sequence[Source]]) -> list[Place]:
     """The places of nodes that compute or read what is carried from step to step, and of all between them."""
-    begins = {s.place for each in sources for s in each if s.kind == "carried"}
+    begins = {s.value[0] for each in sources for s in each if s.kind == "carried"}
     begins |= {place for place, each in enumerate(sources) if any(s.kind == "carried" for s in each)}
     ahead: set[Place] = set()
     for place, each in enumerate(sources):
-        if place in begins or any(s.kind == "inside" and s.place in ahead for s in each):
+        if place in begins or any(s.kind == "inside" and s.value[0] in ahead for s in each):
             ahead.add(place)
     back: set[Place] = set()
     for place in reversed(range(len(sources))):
         if place in begins or place in back:
             back.add(place)
-            back.update(s.place for s in sources[place] if s.kind == "inside")
+            back.update(s.value[0] for s in sources[place] if s.kind == "inside")
     return sorted(ahead & back)
 
 
 def _begins_agree(sources: Sequence[Sequence[Source]]) -> bool:
     """Whether all readers of a value of the step before get the same in the first step."""
-    begins: dict[Place, Key] = {}
+    begins: dict[Value, Key] = {}
     carried = [s for each in sources for s in each if s.kind == "carried"]
-    return all(begins.setdefault(s.place, _key(s.blobs[0])) == _key(s.blobs[0]) for s in carried)
+    return all(begins.setdefault(s.value, _key(s.blobs[0])) == _key(s.blobs[0]) for s in carried)

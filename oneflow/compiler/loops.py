@@ -24,6 +24,7 @@ from .shared import attributes
 MIN_STEPS = 8  # fewer are compiled as fast one by one
 _MIN_NODES = 64  # that a loop must stand for
 _LARGE = 1 << 17  # numbers in a result: the steps of such are long, and a loop would copy them
+_MOST = 1 << 24  # numbers in the results of all steps that are computed at once: 64 MB
 _CANDIDATES = 4  # distances, and places where the first step may begin, that are tried
 
 Key = tuple[Node, int]
@@ -118,11 +119,15 @@ class _Search:
 
     def next_loop(self, begin: int) -> _Found | None:
         """The first loop from a step on."""
-        found = [loop for each in self._repetitions(begin) if (loop := self._loop(each)) is not None]
+        found = []
+        for period in self._periods(begin):
+            loops = map(self._loop, self._repetitions(begin, period))
+            first = next((loop for loop in loops if loop is not None), None)
+            found += [] if first is None else [first]
         return min(found, key=lambda loop: loop.begin, default=None)
 
-    def _repetitions(self, begin: int) -> Iterator[_Repetition]:
-        """Stretches of nodes that repeat, from a step on."""
+    def _periods(self, begin: int) -> list[int]:
+        """The distances at which most nodes repeat, from a step on."""
         kinds, end = self.kinds, len(self.kinds)
         places: dict[Hashable, list[int]] = {}
         for i in range(begin, end):
@@ -132,19 +137,23 @@ class _Search:
         for found in places.values():
             if len(found) >= MIN_STEPS:
                 distances.update(b - a for a, b in zip(found, found[1:], strict=False))
-        for period, _ in distances.most_common(_CANDIDATES):
-            i = begin
-            while i + period < end:
-                if kinds[i] != kinds[i + period] or kinds[i] < 0:
-                    i += 1
-                    continue
-                first = i
-                while i + period < end and kinds[i] == kinds[i + period] and kinds[i] >= 0:
-                    i += 1
-                length = i - first + period
-                if length >= period * MIN_STEPS:
-                    for phase in self._phases(first, period, length):
-                        yield _Repetition(first + phase, period, (length - phase) // period)
+        return [period for period, _ in distances.most_common(_CANDIDATES)]
+
+    def _repetitions(self, begin: int, period: int) -> Iterator[_Repetition]:
+        """Stretches of nodes that repeat at this distance, from a step on."""
+        kinds, end = self.kinds, len(self.kinds)
+        i = begin
+        while i + period < end:
+            if kinds[i] != kinds[i + period] or kinds[i] < 0:
+                i += 1
+                continue
+            first = i
+            while i + period < end and kinds[i] == kinds[i + period] and kinds[i] >= 0:
+                i += 1
+            length = i - first + period
+            if length >= period * MIN_STEPS:
+                for phase in self._phases(first, period, length):
+                    yield _Repetition(first + phase, period, (length - phase) // period)
 
     def _constants(self, place: int) -> tuple[Key, ...]:
         return tuple(_key(b) for b in self._unit_at(place).node.inputs if b.node.op in (OP_VARIABLE, OP_INPUT))
@@ -170,6 +179,8 @@ class _Search:
 
     def _loop(self, repetition: _Repetition) -> _Found | None:
         begin, period = repetition.begin, repetition.period
+        if self._has_own_weights(begin, period):
+            return None
         starts = range(begin, begin + period * repetition.count, period)
         copies = [[self._unit_at(start + place) for place in range(period)] for start in starts]
         place_of = {
@@ -190,15 +201,21 @@ class _Search:
             return None
         return _Found(begin, count * period, *made)
 
+    def _has_own_weights(self, begin: int, period: int) -> bool:
+        """Whether the second step reads other weights than the first: it is a layer of a deep network."""
+        for place in range(begin, begin + period):
+            first, second = (self._unit_at(at).node.inputs for at in (place, place + period))
+            pairs = zip(first, second, strict=True)
+            if any(b.node is not a.node and b.node.op is OP_VARIABLE for a, b in pairs):
+                return True
+        return False
+
     def _sources(
         self, copies: Sequence[Sequence[Unit]], place: Place, place_of: Mapping[Key, tuple[int, Value]]
     ) -> tuple[list[Source], int]:
         """Where a node of each step gets its inputs from, and in how many steps that is so."""
         count, sources = len(copies), []
         for i in range(len(copies[0][place].node.inputs)):
-            first, second = (copies[step][place].node.inputs[i] for step in (0, 1))
-            if second.node.op is OP_VARIABLE and _key(first) != _key(second):
-                return [], 0  # a layer with weights of its own
             source, known = self._source([copy[place].node.inputs[i] for copy in copies], place_of)
             if source is None:
                 return [], 0
@@ -262,7 +279,8 @@ class _Search:
             if place in of_core:
                 continue
             inside = [s.value[0] for s in sources[place] if s.kind == "inside"]
-            is_for_all = place in plain and (place in cuts or _is_for_all(first[place]))
+            numbers = len(copies) * sum(math.prod(b.shape) for b in first[place].outputs)
+            is_for_all = place in plain and (place in cuts or _is_for_all(first[place])) and numbers <= _MOST
             if not is_for_all or place in depends and any(p in alone and p in depends for p in inside):
                 alone.add(place)
         for place in reversed(range(period)):  # also what these read before the loop

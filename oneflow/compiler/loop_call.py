@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
+import numpy as np
+
 from .._base import dtype as dtypes
+from .._base import jax_versions
 from .._base.jax import jax, jnp, lax
 from ..graph.node import Blob, Node
 from ..graph.op import IntegerProduct
@@ -50,14 +53,18 @@ class Source:
 
     Attributes:
       kind: "inside": from a node of the same step; "carried": of the step before; "same": from outside, the same value in all
-        steps; "each": from outside, a value for each step.
+        steps; "each": from outside, a value for each step; "cut": a block for each step of one value from outside.
       value: what it is of that step, for the first two.
-      blobs: what comes from outside: for "carried" what the first step gets.
+      blobs: what comes from outside: for "carried" what the first step gets, for "cut" the whole.
+      cuts: the nodes that cut the blocks; ``shape``: of each as it is read; ``reshaping``: what gives it that shape.
     """
 
-    kind: Literal["inside", "carried", "same", "each"]
+    kind: Literal["inside", "carried", "same", "each", "cut"]
     value: Value = (-1, 0)
     blobs: tuple[Blob, ...] = ()
+    cuts: tuple[Node, ...] = ()
+    shape: tuple[int, ...] = ()
+    reshaping: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +105,20 @@ class LoopCall:
         units = (unit for copy in self.copies for unit in copy)
         return (*(node for unit in units for node in unit.nodes), *(join.node for join in self.joins))
 
+    @property
+    def given(self) -> list[Blob]:
+        """What comes from outside."""
+        return [blob for sources in self.sources for source in sources for blob in source.blobs]
+
     def run(self, values: Values, draws: Draws, path: Collection[Node]) -> list[Propagate]:
         """Runs the forward pass and returns the backward pass. An observer sees the nodes one by one."""
         lowering = values.lowering
         if lowering.observer is not None:
-            return run_nodes(self.nodes, values, draws, path)
+            sources = (source for sources in self.sources for source in sources)
+            cutting = dict.fromkeys(
+                node for source in sources for node in (*source.cuts, *source.reshaping) if node not in values
+            )
+            return run_nodes([*cutting, *self.nodes], values, draws, path)
         given: dict[Any, Blob] = {}
         arrays: dict[Any, Array] = {}
         for unit, sources in zip(self.copies[0], self.sources, strict=True):
@@ -206,9 +222,14 @@ class _Run:
         first = source.blobs[0]
         if source.kind == "same":
             return self.arrays[first.node, first.index], False
-        keys = tuple((b.node, b.index) for b in source.blobs)
+        keys: Any = source.cuts or tuple((b.node, b.index) for b in source.blobs)
         if keys not in self.stacks:
-            self.stacks[keys] = jnp.stack([self.arrays[key] for key in keys])
+            if source.cuts:
+                whole = self.arrays[first.node, first.index]
+                made = located(source.cuts[0], lambda: self._cut(source.cuts, source.shape, whole))
+            else:
+                made = jnp.stack([self.arrays[key] for key in keys])
+            self.stacks[keys] = made
         return self.stacks[keys], True
 
     def _compute_for_all(self, place: Place) -> None:
@@ -217,7 +238,8 @@ class _Run:
         run = _function(node, self.lowering)
         made: tuple[Array, ...]
         if place in self.call.cuts:
-            made = (located(node, lambda: self._cut(place, arrays[0])),)
+            cuts = [copy[place].node for copy in self.call.copies]
+            made = (located(node, lambda: self._cut(cuts, node.outputs[0].shape, arrays[0])),)
         elif stacked == (True, False) and is_product_of_rows(node):
             made = (located(node, lambda: _of_rows(run, *arrays)),)
         elif any(stacked):
@@ -228,12 +250,10 @@ class _Run:
         found = self.made if place in self.call.cuts or any(stacked) else self.constant
         found.update(((place, index), array) for index, array in enumerate(made))
 
-    def _cut(self, place: Place, whole: Array) -> Array:
-        """The blocks that the steps cut of an array, in one piece where they lie side by side."""
-        nodes = [copy[place].node for copy in self.call.copies]
+    def _cut(self, nodes: Sequence[Node], shape: Sequence[int], whole: Array) -> Array:
+        """The blocks that nodes cut of an array, each of this shape; in one piece where they lie side by side."""
         assert nodes[0].op.region is not None
         regions = [nodes[0].op.region(node.attrs, whole.shape) for node in nodes]
-        shape = jax.eval_shape(_function(nodes[0], self.lowering), whole)[0].shape
         first, second = regions[0], regions[1]
         assert first is not None and second is not None
         varying = [axis for axis, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
@@ -250,7 +270,7 @@ class _Run:
                 made = jnp.moveaxis(made, axis, 0)
                 made = lax.rev(made, [0]) if moved < 0 else made
                 return lax.reshape(made, (self.steps, *shape))
-        return jnp.stack([_function(node, self.lowering)(whole)[0] for node in nodes])
+        return jnp.stack([lax.reshape(_function(node, self.lowering)(whole)[0], shape) for node in nodes])
 
     def _loop(self) -> None:
         """Computes the nodes of the core."""
@@ -267,8 +287,17 @@ class _Run:
                 if not is_inner and not (i == SHARED and place in in_product):
                     array, is_stacked = self._array(source)
                     (of_steps if is_stacked else constants)[place, i] = array
-        kept = {s.value for place in call.behind for s in call.sources[place]} | {join.value for join in call.joins}
+        carried_factors = {p: s.value for p in products if (s := call.sources[p][0]).kind == "carried"}
+        kept = (
+            set(carried_factors.values())
+            | {s.value for place in call.behind for s in call.sources[place]}
+            | {join.value for join in call.joins}
+        )
         kept |= {value for value, steps in call.read.items() if not (value in init and steps == (self.steps - 1,))}
+
+        summed = {place for place in call.core if self.nodes[place].op.lstm == "sum"}
+        summands = {s.value[0] for place in summed for s in call.sources[place] if s.kind == "inside"}
+        stored = summed - summands
 
         def step(held: Any, probes: Any, constants: Any, carry: Any, of_step: Any) -> tuple[Any, Any]:
             """Returns what the next step gets; the results; what is multiplied by shared weights, and the products."""
@@ -287,19 +316,24 @@ class _Run:
             for place in call.core:
                 node = self.nodes[place]
                 if place in products:
-                    factors[place] = value(place, 0)
-                    multiply = partial(products[place].compute, factors[place], held[place], probes and probes[place])
+                    x = value(place, 0)
+                    if place not in carried_factors:
+                        factors[place] = x
+                    multiply = partial(products[place].compute, x, held[place], probes and probes[place])
                     made[place] = _kept(located(node, multiply))
                     values.update(((each, 0), part) for each, part in products[place].parts(made[place]).items())
                 elif place not in in_product:
                     arrays = [value(place, i) for i in range(len(node.inputs))]
                     results = located(node, partial(_function(node, self.lowering), *arrays))
-                    values.update(((place, i), y if is_cheap(node) else _kept(y)) for i, y in enumerate(results))
+                    results = [y if is_cheap(node) else _kept(y) for y in results]
+                    if place in stored:
+                        results = [_with_stored_cotangent()(y) for y in results]
+                    values.update(((place, i), y) for i, y in enumerate(results))
             results = {value: array for value, array in values.items() if value in kept}
             return {value: values[value] for value in carry}, (results, factors, made)
 
         weights = {place: product.weights for place, product in products.items()}
-        results, self.last = _scanned(step, products, self.steps)(weights, constants, init, of_steps)
+        results, self.last = _scanned(step, products, carried_factors, self.steps)(weights, constants, init, of_steps)
         self.made.update(results)
 
     def _products(self) -> list[Product]:
@@ -318,7 +352,7 @@ class _Run:
 
     def _array_is_of_steps(self, source: Source) -> bool:
         """Whether it differs from step to step."""
-        return source.kind in ("carried", "each") or source.kind == "inside" and source.value not in self.constant
+        return source.kind in ("carried", "each", "cut") or source.kind == "inside" and source.value not in self.constant
 
     def _product(self, places: Sequence[Place]) -> Product:
         node = self.nodes[places[0]]
@@ -370,9 +404,12 @@ class Packing:
         """Weights (columns, what is summed), packed."""
         return packed.pack(weights, self.rows, self.product, Epilogue(), self.kernel, "float32")
 
-    def compute(self, x: Array, weights: Array) -> Array:
+    def offset(self) -> Array:
+        """Zeros, which the native part adds."""
+        return jnp.zeros(self.kernel[:1], np.float32)
+
+    def compute(self, x: Array, weights: Array, offset: Array) -> Array:
         """The products of rows and packed weights."""
-        offset = jnp.zeros(self.kernel[:1], x.dtype)
         return packed.call(x, weights, (offset,), self.product, Epilogue(), self.kernel)
 
 
@@ -398,26 +435,29 @@ class Product:
             return (weights,)
         turned = jnp.transpose(weights, self.packing.product.weight_perm)
         forward = self.packing.pack(turned)
-        return (forward, self.packing.backward().pack(turned.T)) if is_differentiated else (forward,)
+        made = [(forward, self.packing.offset())]
+        if is_differentiated:
+            made.append((self.packing.backward().pack(turned.T), self.packing.backward().offset()))
+        return tuple(array for pair in made for array in pair)
 
     def compute(self, x: Array, held: Sequence[Array], probe: Array | None) -> Array:
         """The products. ``probe``: an array that is not read, and whose cotangent is that of the products; or None."""
 
-        def forward(x: Array, weights: Array) -> Array:
-            return self.function(x, weights)[0] if self.packing is None else self.packing.compute(x, weights)
+        def forward(x: Array, *held: Array) -> Array:
+            return self.function(x, *held)[0] if self.packing is None else self.packing.compute(x, *held[:2])
 
         if probe is None:
-            return forward(x, held[0])
+            return forward(x, *held)
 
         @jax.custom_vjp
         def probed(probe: Array, x: Array, *held: Array) -> Array:
-            return forward(x, held[0])
+            return forward(x, *held)
 
         def run(probe: Array, x: Array, *held: Array) -> tuple[Array, Any]:
-            return (forward(x, held[0]), held) if self.packing else jax.vjp(lambda x: forward(x, held[0]), x)
+            return (forward(x, *held), held) if self.packing else jax.vjp(lambda x: forward(x, *held), x)
 
         def back(saved: Any, cotangent: Array) -> tuple[Any, ...]:
-            to_x = self.packing.backward().compute(cotangent, saved[1]) if self.packing else saved(cotangent)[0]
+            to_x = self.packing.backward().compute(cotangent, *saved[2:]) if self.packing else saved(cotangent)[0]
             return cotangent, to_x, *[None] * len(held)
 
         probed.defvjp(run, back)
@@ -444,6 +484,19 @@ def _kept(array: Array) -> Array:
     return checkpoint_name(array, _KEPT)
 
 
+@cache
+def _with_stored_cotangent() -> Callable[[Array], Array]:
+    """The identity, whose cotangent XLA computes once for all that reads it."""
+
+    def stored(_: None, cotangent: Array) -> tuple[Array]:
+        same = jax.make_jaxpr(lambda array: array)(jax.ShapeDtypeStruct(cotangent.shape, cotangent.dtype))
+        return tuple(jax_versions.not_inlined(same)(cotangent))
+
+    run = jax.custom_vjp(lambda array: array)
+    run.defvjp(lambda array: (array, None), stored)
+    return run
+
+
 def is_cheap(node: Node) -> bool:
     """Whether the backward pass computes its result again, which takes less time than to store it."""
     return node.op.elementwise or node.op.keeps_values or node.op.region is not None or node.op.lstm is not None
@@ -464,9 +517,13 @@ def is_product_of_rows(node: Node) -> bool:
     return len(shapes) == 2 and op.grad is None and op.adds_up is not None and op.adds_up(node.attrs, shapes)
 
 
-def _scanned(step: Callable[..., Any], products: Mapping[Place, Product], steps: int) -> Callable[..., Any]:
+def _scanned(
+    step: Callable[..., Any], products: Mapping[Place, Product], carried: Mapping[Place, Value], steps: int
+) -> Callable[..., Any]:
     """The loop of so many steps, from (weights, constants, init, arrays of all steps) to the results of all steps, and what is
     carried behind the last one.
+
+    ``carried``: which products multiply a value of the step before.
 
     Gradients to the weights of products would be as large in each step. They are computed at once behind the backward loop, of
     what is multiplied and of the gradients to the products of all steps. What is cheap is not stored for the backward pass.
@@ -495,7 +552,9 @@ def _scanned(step: Callable[..., Any], products: Mapping[Place, Product], steps:
             return results, factors
 
         results, pullback, factors = jax.vjp(differentiated, constants, init, of_steps, probes, has_aux=True)
-        return results, (pullback, factors, shared)
+        made, _ = results
+        before = {value: lax.concatenate([init[value][None], made[value][:-1]], 0) for value in set(carried.values())}
+        return results, (pullback, {**factors, **{place: before[value] for place, value in carried.items()}}, shared)
 
     def backward(saved: Any, cotangents: Any) -> tuple[Any, ...]:
         pullback, factors, shared = saved

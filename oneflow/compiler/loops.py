@@ -51,7 +51,7 @@ def with_loops(
         made.update((i, []) for i in range(found.begin, begin))
         made[found.begin] = [*found.earlier, found.call, *found.later]
         made.update((search.take(join.node), []) for join in found.call.joins)
-    return [step for part in made.values() for step in part]
+    return search.needed([step for part in made.values() for step in part]) if begin else list(steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,16 @@ class _Search:
         place = self.position[node, 0]
         self.kinds[place] = -1 - place
         return place
+
+    def needed(self, steps: Sequence[Any]) -> list[Any]:
+        """Steps without those that cut blocks for loops, which cut them themselves."""
+        read, kept = set(self.roots), []
+        for step in reversed(steps):
+            if isinstance(step, Node) and self._is_plain(step) and not any(_key(b) in read for b in step.outputs):
+                continue
+            kept.append(step)
+            read.update(map(_key, step.given if isinstance(step, LoopCall) else _read_by(step)))
+        return kept[::-1]
 
     def next_loop(self, begin: int) -> _Found | None:
         """The first loop from a step on."""
@@ -310,7 +320,7 @@ class _Search:
                     source = Source("each", blobs=tuple(copy[place].node.inputs[i] for copy in copies))
                 elif source.kind in ("inside", "carried"):
                     source = Source(source.kind, (number[of], index), source.blobs)
-                of_node.append(source)
+                of_node.append(self._as_cuts(source) if source.kind == "each" else source)
             made.append(tuple(of_node))
         if not _begins_agree(made) or not all(b.dtype.is_floating_point for each in made for s in each for b in s.blobs):
             return None
@@ -340,6 +350,21 @@ class _Search:
         earlier = [copy[place].step for copy in copies for place in left if place not in depends]
         later = [copy[place].step for copy in copies for place in left if place in depends]
         return call, earlier, later
+
+    def _as_cuts(self, source: Source) -> Source:
+        """A value for each step as blocks of one value, where it is that."""
+        cuts: list[Node] = []
+        reshaping: list[Node] = []
+        for blob in source.blobs:
+            node, passed = blob.node, []
+            while node.op.keeps_values and node.inputs[0].dtype is blob.dtype and self._is_plain(node):
+                passed.append(node)
+                node = node.inputs[0].node
+            reshaping += reversed(passed)
+            if not _cuts(node) or not self._is_plain(node) or cuts and _key(node.inputs[0]) != _key(cuts[0].inputs[0]):
+                return source
+            cuts.append(node)
+        return Source("cut", blobs=cuts[0].inputs[:1], cuts=tuple(cuts), shape=source.blobs[0].shape, reshaping=tuple(reshaping))
 
     def _is_read(self, blob: Blob, computed: Collection[int]) -> bool:
         """Whether anything but the steps ``computed`` reads it."""

@@ -114,11 +114,9 @@ class LoopCall:
         """Runs the forward pass and returns the backward pass. An observer sees the nodes one by one."""
         lowering = values.lowering
         if lowering.observer is not None:
-            sources = (source for sources in self.sources for source in sources)
-            cutting = dict.fromkeys(
-                node for source in sources for node in (*source.cuts, *source.reshaping) if node not in values
-            )
-            return run_nodes([*cutting, *self.nodes], values, draws, path)
+            cutting = (node for each in self.sources for source in each for node in (*source.cuts, *source.reshaping))
+            ahead = dict.fromkeys(node for node in cutting if node not in values)
+            return run_nodes([*ahead, *self.nodes], values, draws, path)
         given: dict[Any, Blob] = {}
         arrays: dict[Any, Array] = {}
         for unit, sources in zip(self.copies[0], self.sources, strict=True):

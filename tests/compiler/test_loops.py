@@ -238,6 +238,28 @@ def test_a_watched_state_is_that_of_its_step() -> None:
     np.testing.assert_allclose(last, states[-1], rtol=1e-5, atol=1e-6)
 
 
+def test_what_looks_at_each_step_sees_each_step() -> None:
+    """The first value that is not finite, and a profile."""
+
+    @flow.global_function("train")
+    def job(x: tp.Numpy.Placeholder((STEPS, ROWS, WIDTH))) -> tp.Numpy:
+        w, h = weights()("w", (WIDTH, WIDTH)), flow.constant(0, flow.float32, (ROWS, WIDTH))
+        for t in range(STEPS):
+            h = flow.math.tanh(flow.matmul(h, w)) + flow.math.log(cut(x, t, 0))
+        loss = flow.math.reduce_mean(h)
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [0.1])).minimize(loss)
+        return loss
+
+    x = np.ones((STEPS, ROWS, WIDTH), np.float32)
+    job(x)
+    assert loops_of(job)
+    assert job.find_nonfinite(x) is None
+    assert f"in a loop of {STEPS} steps" in str(job.profile(x, steps=2))
+    x[5, 2, 1] = 0
+    found = job.find_nonfinite(x)
+    assert (found.phase, found.name) == ("forward", "Log_5")
+
+
 def deep(x: Any, w: Any) -> Any:
     for layer in range(20):
         x = flow.math.tanh(flow.nn.bias_add(flow.matmul(x, w(f"w{layer}", (WIDTH, WIDTH))), w(f"b{layer}", (WIDTH,))))

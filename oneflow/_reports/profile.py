@@ -32,9 +32,9 @@ class ProfileRow:
     Attributes:
       update_ms: updating the variables that it reads first. Small ones that one call updates count for the largest of them.
       share: of the time of a step, from 0 to 1.
-      flops: floating-point operations per step, None where XLA does not count them, or where ops compute a gradient together,
-        whose time counts for the last of them; ``bytes``: of the arrays that it reads and writes, 0 there. Both are of the passes
-        without the update.
+      flops: floating-point operations per step, None where XLA does not count them, where ops compute a gradient together,
+        whose time counts for the last of them, and in loops, whose time counts for the first step; ``bytes``: of the arrays that
+        it reads and writes, 0 there. Both are of the passes without the update.
       computed_by: the kernel of its forward pass, and that of its update where the native part makes it.
       instructions: how many instructions of the compiled program ran for it, in all steps.
     """
@@ -180,7 +180,7 @@ def profile_of(plan: Plan, kernels: Mapping[Node, str], measured: Measured, join
     Args:
       plan: of the job, with the nodes of its graph.
       kernels: what computes nodes that are part of a larger call.
-      joint: nodes that share the computation of a gradient; their rows have no rates.
+      joint: nodes that are computed together with others; their rows have no rates.
     """
     per_step, total = 1e3 / measured.steps, measured.total_seconds
     readers = _first_readers(plan)

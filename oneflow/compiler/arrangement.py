@@ -178,6 +178,11 @@ class Arrangement:
         """The calls for steps that repeat each other."""
         return [step for step in self.steps if isinstance(step, LoopCall)]
 
+    @property
+    def computed_together(self) -> set[Node]:
+        """The nodes whose gradients are computed together, and those of loops."""
+        return {*self.joint, *(node for loop in self.loops for node in loop.nodes)}
+
     def run(self, values: Values, draws: Draws) -> list[Propagate]:
         """Runs the forward pass, whose outputs go to ``values``, and returns the backward pass."""
         propagates: list[Propagate] = []

@@ -54,7 +54,7 @@ def profile(built: BuiltJob, args: Sequence[Any], steps: Any) -> JobProfile:
         plan,
         plan.fused_kernels if executable is None else executable.plan.fused_kernels,
         Measured(count, sum(run.seconds.values()), seconds, counts, outside, trace),
-        () if arrangement is None else arrangement.joint,
+        () if arrangement is None else arrangement.computed_together,
     )
 
 

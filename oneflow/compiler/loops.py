@@ -23,6 +23,7 @@ from .shared import attributes
 
 MIN_STEPS = 8  # fewer are compiled as fast one by one
 _MIN_NODES = 64  # that a loop must stand for
+_FEW = 64  # numbers in a sum: a loop of such sums takes longer than they do
 _LARGE = 1 << 17  # numbers in a result: the steps of such are long, and a loop would copy them
 _MOST = 1 << 24  # numbers in the results of all steps that are computed at once: 64 MB
 _CANDIDATES = 4  # distances, and places where the first step may begin, that are tried
@@ -275,6 +276,8 @@ class _Search:
         each = (b.node for from_where in sources for s in from_where if s.kind == "each" for b in s.blobs)
         if not all(node.op is OP_INPUT or (node, 0) in self.position or node in self.inside for node in each):
             return None  # weights, of which a loop would make copies
+        if all(first[p].op.lstm == "sum" and math.prod(first[p].outputs[0].shape) < _FEW for p in core):
+            return None  # losses that are added up
         of_core = set(core)
         depends: set[Place] = set()  # on the loop
         for place in range(period):

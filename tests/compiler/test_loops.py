@@ -286,9 +286,16 @@ def with_dropout(x: Any, w: Any) -> Any:
     return x
 
 
-@pytest.mark.parametrize("body", [deep, three_steps_back, by_numbers, with_dropout])
+def sum_of_losses(x: Any, w: Any) -> Any:
+    total = flow.math.reduce_sum(x)
+    for _ in range(100):
+        total = total + flow.math.reduce_sum(x * w("w", (WIDTH,)))
+    return total
+
+
+@pytest.mark.parametrize("body", [sum_of_losses, deep, three_steps_back, by_numbers, with_dropout])
 def test_steps_that_are_no_loop(body: Callable[..., Any]) -> None:
-    """Layers with weights of their own; a state of three steps before; numbers that differ; random numbers within."""
+    """A sum of numbers; layers with weights of their own; a state of three steps before; numbers that differ; random ones."""
 
     @flow.global_function("train")
     def job(x: tp.Numpy.Placeholder((ROWS, WIDTH))) -> tp.Numpy:

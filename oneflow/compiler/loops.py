@@ -276,8 +276,7 @@ class _Search:
         each = (b.node for from_where in sources for s in from_where if s.kind == "each" for b in s.blobs)
         if not all(node.op is OP_INPUT or (node, 0) in self.position or node in self.inside for node in each):
             return None  # weights, of which a loop would make copies
-        sums = {p for p in core if first[p].op.lstm == "sum" and math.prod(first[p].outputs[0].shape) < _FEW}
-        if not _has_cycle(sources, sums):
+        if all(first[p].op.lstm == "sum" and math.prod(first[p].outputs[0].shape) < _FEW for p in _in_cycles(sources)):
             return None  # losses that are added up
         of_core = set(core)
         depends: set[Place] = set()  # on the loop
@@ -461,16 +460,16 @@ def _core(sources: Sequence[Sequence[Source]]) -> list[Place]:
     return sorted(ahead & back)
 
 
-def _has_cycle(sources: Sequence[Sequence[Source]], without: Collection[Place]) -> bool:
-    """Whether a node depends on its own result in the step before, by other nodes than these."""
-    left = set(range(len(sources))) - set(without)
+def _in_cycles(sources: Sequence[Sequence[Source]]) -> set[Place]:
+    """The places of nodes that depend on their own results in the step before, and of what is between such nodes."""
+    left = set(range(len(sources)))
     reads = {place: {s.value[0] for s in sources[place] if s.kind in ("inside", "carried")} for place in left}
-    while left:
-        free = {place for place in left if not reads[place] & left}
-        if not free:
-            return True
-        left -= free
-    return False
+    while True:
+        read = {place for reader in left for place in reads[reader]}
+        kept = {place for place in left & read if reads[place] & left}
+        if kept == left:
+            return left
+        left = kept
 
 
 def _begins_agree(sources: Sequence[Sequence[Source]]) -> bool:

@@ -6,6 +6,7 @@ steps at once before it, and what no later step depends on behind it. ``loops.py
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -239,7 +240,7 @@ class _Run:
             cuts = [copy[place].node for copy in self.call.copies]
             made = (located(node, lambda: self._cut(cuts, node.outputs[0].shape, arrays[0])),)
         elif stacked == (True, False) and is_product_of_rows(node):
-            made = (located(node, lambda: _of_rows(run, *arrays)),)
+            made = (located(node, lambda: _of_rows(run, node.scope.placement.parallel_num > 1, *arrays)),)
         elif any(stacked):
             axes = [0 if is_stacked else None for is_stacked in stacked]
             made = located(node, lambda: jax.vmap(_function(node, self.by_xla), in_axes=axes)(*arrays))
@@ -273,8 +274,8 @@ class _Run:
     def _loop(self) -> None:
         """Computes the nodes of the core."""
         call, core = self.call, set(self.call.core)
-        init = {s.value: self.arrays[s.blobs[0].node, s.blobs[0].index]
-                for place in call.core for s in call.sources[place] if s.kind == "carried"}  # fmt: skip
+        carried = {s.value: s.blobs[0] for place in call.core for s in call.sources[place] if s.kind == "carried"}
+        init = {value: self._spread(self.arrays[b.node, b.index], value) for value, b in carried.items()}
         products = {product.places[0]: product for product in self._products()}
         in_product = {place for product in products.values() for place in product.places}
         of_steps: dict[tuple[Place, int], Array] = {}
@@ -284,6 +285,10 @@ class _Run:
                 is_inner = source.kind == "carried" or source.kind == "inside" and source.value[0] in core
                 if not is_inner and not (i == SHARED and place in in_product):
                     array, is_stacked = self._array(source)
+                    if is_stacked:
+                        blob = self.nodes[place].inputs[i]
+                        axis = blob.batch_axis + 1 if blob.batch_axis >= 0 else -1
+                        array = self.lowering.along_batch(array, axis, self.nodes[place].scope.placement)
                     (of_steps if is_stacked else constants)[place, i] = array
         carried_factors = {p: s.value for p in products if (s := call.sources[p][0]).kind == "carried"}
         kept = (
@@ -328,11 +333,17 @@ class _Run:
                         results = [_with_stored_cotangent()(y) for y in results]
                     values.update(((place, i), y) for i, y in enumerate(results))
             results = {value: array for value, array in values.items() if value in kept}
-            return {value: values[value] for value in carry}, (results, factors, made)
+            return {value: self._spread(values[value], value) for value in carry}, (results, factors, made)
 
         weights = {place: product.weights for place, product in products.items()}
         results, self.last = _scanned(step, products, carried_factors, self.steps)(weights, constants, init, of_steps)
         self.made.update(results)
+
+    def _spread(self, array: Array, value: Value) -> Array:
+        """What is carried, spread over the devices that have the rows of its batch."""
+        place, index = value
+        unit = self.call.copies[0][place]
+        return self.lowering.along_batch(array, unit.outputs[index].batch_axis, unit.node.scope.placement)
 
     def _products(self) -> list[Product]:
         """The products of rows and weights that are the same in all steps; those of the same rows together."""
@@ -360,9 +371,9 @@ class _Run:
         sizes = tuple(self.nodes[place].outputs[0].shape[-1] for place in places)
         function = _function(node, self.lowering)
         is_native = not self.lowering.without_native and node not in self.lowering.precision
-        is_native = is_native and node.scope.placement.parallel_num == 1
-        packing = Packing.of(node, sum(sizes)) if is_native and node.inputs[0].ndim == 2 else None
-        return Product(tuple(places), sizes, function, weights, packing)
+        is_spread = node.scope.placement.parallel_num > 1
+        packing = Packing.of(node, sum(sizes)) if is_native and not is_spread and node.inputs[0].ndim == 2 else None
+        return Product(tuple(places), sizes, function, weights, packing, is_spread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,6 +430,7 @@ class Product:
       places: of the nodes; ``sizes``: how many columns each of them has.
       function: from rows and weights to products; ``weights``: of all of them.
       packing: how the loop multiplies by them; None for ``function``.
+      is_spread: whether several devices have the rows.
     """
 
     places: tuple[Place, ...]
@@ -426,6 +438,7 @@ class Product:
     function: Callable[..., tuple[Array]]
     weights: Array
     packing: Packing | None = None
+    is_spread: bool = False
 
     def held(self, weights: Array, is_differentiated: bool) -> tuple[Array, ...]:
         """What the loop multiplies by: weights, or packed ones, also those for the backward pass."""
@@ -558,7 +571,9 @@ def _scanned(
         pullback, factors, shared = saved
         to_constants, to_init, to_steps, to_products = pullback(cotangents)
         to_shared = {
-            place: jax.vjp(partial(_of_rows, product.function, factors[place]), shared[place])[1](to_products[place])[0]
+            place: jax.vjp(partial(_of_rows, product.function, product.is_spread, factors[place]), shared[place])[1](
+                to_products[place]
+            )[0]
             for place, product in products.items()
         }
         return to_shared, to_constants, to_init, to_steps
@@ -567,11 +582,16 @@ def _scanned(
     return scanned
 
 
-def _of_rows(run: Callable[..., tuple[Array]], x: Array, shared: Array) -> Array:
-    """The products of all steps at once: of (steps, rows, ...), as one of (steps * rows, ...)."""
-    steps, rows = x.shape[:2]
-    (y,) = run(lax.reshape(x, (steps * rows, *x.shape[2:])), shared)
-    return lax.reshape(y, (steps, rows, *y.shape[1:]))
+def _of_rows(run: Callable[..., tuple[Array]], is_spread: bool, x: Array, shared: Array) -> Array:
+    """The products of all steps at once: of (steps, rows, ...), as one of (steps * rows, ...).
+
+    Where rows are spread over devices, first the first rows of all steps: a device's stay together.
+    """
+    x = jnp.swapaxes(x, 0, 1) if is_spread else x
+    lead = x.shape[:2]
+    (y,) = run(lax.reshape(x, (math.prod(lead), *x.shape[2:])), shared)
+    y = lax.reshape(y, (*lead, *y.shape[1:]))
+    return jnp.swapaxes(y, 0, 1) if is_spread else y
 
 
 def _function(node: Node, lowering: Lowering) -> Callable[..., tuple[Array, ...]]:

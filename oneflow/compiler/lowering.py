@@ -141,9 +141,13 @@ class Lowering:
 
         Not into uneven ones where devices form a grid: XLA would scatter what it pads such pieces with.
         """
-        if self.meshes is None or blob.node in self.vmapped or blob.batch_axis < 0:
+        return array if blob.node in self.vmapped else self.along_batch(array, blob.batch_axis, placement)
+
+    def along_batch(self, array: Any, axis: int, placement: Placement) -> Any:
+        """An array split along ``axis``, the batch axis; as it is where that is negative. See ``fed``."""
+        if self.meshes is None or axis < 0:
             return array
-        split = Layout.of_batch(placement, blob.batch_axis)
+        split = Layout.of_batch(placement, axis)
         is_grid = sum(size > 1 for size in placement.hierarchy) > 1
         return self._laid_out(array, Layout.whole(placement) if is_grid and not split.is_even(array.shape) else split)
 

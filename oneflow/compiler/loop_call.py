@@ -80,7 +80,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopCall:
-    """Nodes that one loop computes. All results are floating-point numbers.
+    """Nodes that one loop computes. What is carried, and what gradients flow to, are floating-point numbers.
 
     Attributes:
       copies: of each step, what it computes, in this order.
@@ -124,13 +124,20 @@ class LoopCall:
             for blob in (b for source in sources for b in source.blobs if (b.node, b.index) not in given):
                 given[blob.node, blob.index] = blob
                 arrays[blob.node, blob.index] = lowering.read(values.get_blob(blob), blob, unit.node)
-        wanted = [key for key in given if key[0] in path]
+        wanted = [key for key, blob in given.items() if blob.node in path and blob.dtype.is_floating_point]
 
-        def computed(*chosen: Array) -> tuple[Array, ...]:
-            return _Run(self, lowering, {**arrays, **dict(zip(wanted, chosen, strict=True))}, wanted).outputs()
+        results = [self._blob(0, value) for value in self.read] + [join.node.outputs[0] for join in self.joins]
+        floating = [i for i, blob in enumerate(results) if blob.dtype.is_floating_point]
+
+        def computed(*chosen: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+            made = _Run(self, lowering, {**arrays, **dict(zip(wanted, chosen, strict=True))}, wanted).outputs()
+            return tuple(made[i] for i in floating), made
 
         chosen = [arrays[key] for key in wanted]
-        outputs, pullback = jax.vjp(computed, *chosen) if wanted else (computed(), None)
+        if wanted:
+            differentiated, pullback, outputs = jax.vjp(computed, *chosen, has_aux=True)
+        else:
+            (differentiated, outputs), pullback = computed(), None
         for (value, steps), array in zip(self.read.items(), outputs, strict=False):
             for i, step in enumerate(steps):
                 values.set_blob(self._blob(step, value), lax.index_in_dim(array, i, 0, keepdims=False))
@@ -138,7 +145,7 @@ class LoopCall:
             values[join.node] = (array,)
         if pullback is None:
             return []
-        structs = tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in outputs)
+        structs = tuple(jax.ShapeDtypeStruct(o.shape, o.dtype) for o in differentiated)
         return [jax.tree_util.Partial(partial(self._propagate, tuple(given[key] for key in wanted), structs), pullback)]
 
     def _blob(self, step: int, value: Value) -> Blob:
@@ -148,10 +155,13 @@ class LoopCall:
     def _propagate(self, wanted: Sequence[Blob], structs: Sequence[Any], pullback: Any, backward: Backward) -> None:
         cotangents: list[Array | None] = []
         for value, steps in self.read.items():
+            if not self._blob(0, value).dtype.is_floating_point:
+                continue
             found = [backward.get(self._blob(step, value)) for step in steps]
             like = next((c for c in found if c is not None), None)
             cotangents.append(None if like is None else jnp.stack([jnp.zeros_like(like) if c is None else c for c in found]))
-        cotangents += [backward.get(join.node.outputs[0]) for join in self.joins]
+        joined = (join.node.outputs[0] for join in self.joins)
+        cotangents += [backward.get(blob) for blob in joined if blob.dtype.is_floating_point]
         if all(c is None for c in cotangents):
             return
         filled = tuple(jnp.zeros(s.shape, s.dtype) if c is None else c for c, s in zip(cotangents, structs, strict=True))

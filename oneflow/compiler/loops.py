@@ -325,7 +325,7 @@ class _Search:
                     source = Source(source.kind, (number[of], index), source.blobs)
                 of_node.append(self._as_cuts(source) if source.kind == "each" else source)
             made.append(tuple(of_node))
-        if not _begins_agree(made) or not all(b.dtype.is_floating_point for each in made for s in each for b in s.blobs):
+        if not _begins_agree(made) or not all(s.blobs[0].dtype.is_floating_point for e in made for s in e if s.kind == "carried"):
             return None
         values = [(place, index) for place in kept for index in range(len(copies[0][place].outputs))]
         joins = [join for place, index in values for join in self._joins(copies, place, index, number[place])]
@@ -398,12 +398,15 @@ class _Search:
         """Whether a loop may compute it: it is a function of its inputs alone."""
         op = node.op
         special = op.random or op.callback or op.takes_mesh or op.lays_out or op.repeats
-        blobs = (*node.inputs, *node.outputs)
+        has_gradient = [not op.is_nondifferentiable(i) for i in range(len(node.inputs))]
+        floating = [b for b, flows in zip(node.inputs, has_gradient, strict=True) if flows]
+        floating += node.outputs if any(has_gradient) else ()  # gradients of integers are computed elsewhere
         return (
             not special
             and op.host is None
             and node not in self.keep
-            and all(b.dtype.is_floating_point and not b.is_dynamic for b in blobs)
+            and all(b.dtype.is_floating_point for b in floating)
+            and not any(b.is_dynamic for b in (*node.inputs, *node.outputs))
         )
 
 

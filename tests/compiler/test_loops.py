@@ -185,6 +185,7 @@ def test_layers_inside_of_a_step_are_one_loop() -> None:
 
 def test_what_a_loop_cannot_compute_is_computed_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Random numbers and indices are drawn and looked up before the loop, losses of labels are computed behind it."""
+    monkeypatch.setenv("ONEFLOW_CACHE_DIR", "")  # both jobs have the same name and plan
 
     def trained() -> tuple[Any, str]:
         flow.clear_default_session()
@@ -212,6 +213,37 @@ def test_what_a_loop_cannot_compute_is_computed_step_by_step(monkeypatch: pytest
     assert found.startswith(f"{STEPS} steps of") and none == ""
     np.testing.assert_allclose(rolled, unrolled, rtol=1e-5)
     assert rolled[-1] < rolled[0]
+
+
+def test_masks_of_steps() -> None:
+    """Sequences of several lengths: a state stays what it was behind the end of its sequence."""
+    x = np.random.default_rng(0).standard_normal((ROWS, STEPS, WIDTH)).astype(np.float32)
+    lengths = np.array([3, STEPS, 1, 9], np.int32)
+
+    @flow.global_function("train")
+    def job(x: tp.Numpy.Placeholder(x.shape), lengths: tp.Numpy.Placeholder((ROWS,), dtype=flow.int32)) -> tp.Numpy:
+        w, h = weights(), flow.constant(0, flow.float32, (ROWS, WIDTH))
+        for t in range(STEPS):
+            is_on = flow.reshape(flow.math.greater(lengths, flow.constant_like(lengths, t)), (ROWS, 1))
+            h = flow.where(is_on, plain(Ours, cut(x, t, 1), h, w), h)
+        loss = flow.math.reduce_sum(flow.math.square(h))
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)
+        return h
+
+    job.build()
+    before = {name: v.numpy() for name, v in flow.get_all_variables().items() if not name.startswith("System")}
+    found = job(x, lengths)
+    assert loops_of(job)
+    tensors = {name: torch.tensor(value, requires_grad=True) for name, value in before.items()}
+    h = torch.zeros(ROWS, WIDTH)
+    for t in range(STEPS):
+        new = plain(Theirs, torch.tensor(x[:, t]), h, lambda name, shape: tensors[name])
+        h = torch.where(torch.tensor(lengths > t)[:, None], new, h)
+    h.square().sum().backward()
+    np.testing.assert_allclose(found, h.detach().numpy(), rtol=1e-4, atol=1e-5)
+    for name, tensor in tensors.items():
+        slope = before[name] - flow.get_all_variables()[name].numpy()
+        np.testing.assert_allclose(slope, tensor.grad.numpy(), rtol=1e-3, atol=1e-5)
 
 
 def test_a_watched_state_is_that_of_its_step() -> None:

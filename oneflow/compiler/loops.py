@@ -108,9 +108,8 @@ class _Search:
         if node.op.callback or node in self.vmapped or node.scope.options.get("checkpointing") or node in self.keep:
             return None
         shapes = tuple((b.shape, b.dtype) for b in (*node.inputs, *node.outputs))
-        details = "cut" if _cuts(node) else attributes(node)
         narrow = self.precision.get(node), self.rounded.get(node)
-        return None if details is None else (node.op, details, shapes, node.scope.placement, node.scope.view, node.run, narrow)
+        return node.op, shapes, node.scope.placement, node.scope.view, node.run, narrow
 
     def take(self, node: Node) -> int:
         """Where a node is among the steps, which no later loop may compute."""
@@ -205,9 +204,13 @@ class _Search:
             if count < MIN_STEPS:
                 return None
             all_sources.append(found)
+        core = _core(all_sources)
+        count = min([count, *(_alike(copies, place) for place in core)])
+        if not core or count < MIN_STEPS:
+            return None
         copies = copies[:count]
         sources = [[_first_of(source, count) for source in each] for each in all_sources]
-        made = self._parts(copies, sources)
+        made = self._parts(copies, sources, core)
         if made is None:
             return None
         return _Found(begin, count * period, *made)
@@ -232,7 +235,7 @@ class _Search:
                 return [], 0
             sources.append(source)
             count = min(count, known)
-        return sources, min(count, self._alike(copies, place, sources))
+        return sources, count
 
     def _source(self, blobs: Sequence[Blob], place_of: Mapping[Key, tuple[int, Value]]) -> tuple[Source | None, int]:
         """Where an input comes from, and in how many steps that is so."""
@@ -257,21 +260,12 @@ class _Search:
             known += 1
         return Source("same" if is_same else "each", blobs=(first,) if is_same else tuple(blobs)), known
 
-    def _alike(self, copies: Sequence[Sequence[Unit]], place: Place, sources: Sequence[Source]) -> int:
-        """In how many steps a node has the same attributes, where they need to be."""
-        first = copies[0][place].node
-        if not _cuts(first) or sources[0].kind == "same":
-            return len(copies)  # others differ in kind
-        like = attributes(first)
-        return next((i for i, copy in enumerate(copies) if like is None or attributes(copy[place].node) != like), len(copies))
-
     def _parts(
-        self, copies: Sequence[Sequence[Unit]], sources: list[list[Source]]
+        self, copies: Sequence[Sequence[Unit]], sources: list[list[Source]], core: Sequence[Place]
     ) -> tuple[LoopCall, list[Any], list[Any]] | None:
         """The call, and what is computed one by one before and behind it."""
         period, first = len(sources), [unit.node for unit in copies[0]]
-        core = _core(sources)
-        if not core or any(is_product_of_rows(first[p]) and sources[p][SHARED].kind == "each" for p in range(period)):
+        if any(is_product_of_rows(first[p]) and sources[p][SHARED].kind == "each" for p in range(period)):
             return None
         each = (b.node for from_where in sources for s in from_where if s.kind == "each" for b in s.blobs)
         if not all(node.op is OP_INPUT or (node, 0) in self.position or node in self.inside for node in each):
@@ -293,7 +287,8 @@ class _Search:
                 continue
             inside = [s.value[0] for s in sources[place] if s.kind == "inside"]
             numbers = len(copies) * sum(math.prod(b.shape) for b in first[place].outputs)
-            is_for_all = place in plain and (place in cuts or _is_for_all(first[place])) and numbers <= _MOST
+            is_alike = place in cuts or _is_for_all(first[place]) and _alike(copies, place) == len(copies)
+            is_for_all = place in plain and is_alike and numbers <= _MOST
             if not is_for_all or place in depends and any(p in alone and p in depends for p in inside):
                 alone.add(place)
         for place in reversed(range(period)):  # also what these read before the loop
@@ -430,6 +425,12 @@ def _read_by(step: Any) -> Iterator[Blob]:
 
 def _key(blob: Blob) -> Key:
     return blob.node, blob.index
+
+
+def _alike(copies: Sequence[Sequence[Unit]], place: Place) -> int:
+    """In how many steps, from the first on, a node has the same attributes."""
+    like = attributes(copies[0][place].node)
+    return next((i for i, copy in enumerate(copies) if like is None or attributes(copy[place].node) != like), len(copies))
 
 
 def _cuts(node: Node) -> bool:

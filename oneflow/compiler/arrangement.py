@@ -139,7 +139,8 @@ class Arrangement:
 
     def with_loops(self, roots: Sequence[Blob], vmapped: Collection[Node]) -> Arrangement:
         """The same with one loop for steps that repeat each other. ``roots``, ``vmapped``: see ``arranged``."""
-        return replace(self, steps=tuple(with_loops(self.steps, self.keep, roots, self.precision, self.rounded, vmapped)))
+        steps = with_loops(self.steps, self.keep, roots, self.precision, self.rounded, vmapped, self.path)
+        return replace(self, steps=tuple(steps))
 
     def with_joint_gradients(self, vmapped: Collection[Node], devices: int) -> Arrangement:
         """The same with one gradient for all nodes that share weights. ``vmapped``, ``devices``: see ``arranged``."""

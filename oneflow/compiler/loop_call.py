@@ -130,7 +130,7 @@ class LoopCall:
         floating = [i for i, blob in enumerate(results) if blob.dtype.is_floating_point]
 
         def computed(*chosen: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-            made = _Run(self, lowering, {**arrays, **dict(zip(wanted, chosen, strict=True))}, wanted).outputs()
+            made = _Run(self, lowering, {**arrays, **dict(zip(wanted, chosen, strict=True))}, wanted, path).outputs()
             return tuple(made[i] for i in floating), made
 
         chosen = [arrays[key] for key in wanted]
@@ -178,9 +178,12 @@ class _Run:
     Args:
       arrays: what comes from outside, by node and index.
       wanted: those of them whose gradients are asked for.
+      path: the nodes on the gradient path.
     """
 
-    def __init__(self, call: LoopCall, lowering: Lowering, arrays: Mapping[Any, Array], wanted: Collection[Any]):
+    def __init__(
+        self, call: LoopCall, lowering: Lowering, arrays: Mapping[Any, Array], wanted: Collection[Any], path: Collection[Node]
+    ):
         self.call, self.arrays, self.wanted = call, arrays, wanted
         self.lowering, self.by_xla = lowering, replace(lowering, without_native="it is computed for all steps at once")
         self.nodes, self.steps = [unit.node for unit in call.copies[0]], len(call.copies)
@@ -188,6 +191,11 @@ class _Run:
         self.constant: dict[Value, Array] = {}  # what all steps compute alike
         self.stacks: dict[Any, Array] = {}
         self.last: dict[Value, Array] = {}  # what the loop carries, behind the last step
+        self.with_gradients = {p for p, unit in enumerate(call.copies[0]) if any(n in path for n in (unit.node, *unit.nodes))}
+
+    def _cut_off(self, place: Place, made: Sequence[Array]) -> Sequence[Array]:
+        """Results that no gradient flows to: of zeros, an infinite derivative would make NaN."""
+        return made if place in self.with_gradients else [lax.stop_gradient(array) for array in made]
 
     def outputs(self) -> tuple[Array, ...]:
         """The results of the steps that are read, with a leading axis of steps, then those of the joins."""
@@ -231,7 +239,7 @@ class _Run:
         first = source.blobs[0]
         if source.kind == "same":
             return self.arrays[first.node, first.index], False
-        keys: Any = source.cuts or tuple((b.node, b.index) for b in source.blobs)
+        keys: Any = (source.cuts, source.shape) if source.cuts else tuple((b.node, b.index) for b in source.blobs)
         if keys not in self.stacks:
             if source.cuts:
                 whole = self.arrays[first.node, first.index]
@@ -257,7 +265,7 @@ class _Run:
         else:
             made = located(node, lambda: run(*arrays))
         found = self.made if place in self.call.cuts or any(stacked) else self.constant
-        found.update(((place, index), array) for index, array in enumerate(made))
+        found.update(((place, index), array) for index, array in enumerate(self._cut_off(place, made)))
 
     def _cut(self, nodes: Sequence[Node], shape: Sequence[int], whole: Array) -> Array:
         """The blocks that nodes cut of an array, each of this shape; in one piece where they lie side by side."""
@@ -334,14 +342,15 @@ class _Run:
                         factors[place] = x
                     multiply = partial(products[place].compute, x, held[place], probes and probes[place])
                     made[place] = _kept(located(node, multiply))
-                    values.update(((each, 0), part) for each, part in products[place].parts(made[place]).items())
+                    parts = products[place].parts(made[place])
+                    values.update(((each, 0), self._cut_off(each, [part])[0]) for each, part in parts.items())
                 elif place not in in_product:
                     arrays = [value(place, i) for i in range(len(node.inputs))]
                     results = located(node, partial(_function(node, self.lowering), *arrays))
                     results = [y if is_cheap(node) else _kept(y) for y in results]
                     if place in stored:
                         results = [_with_stored_cotangent()(y) for y in results]
-                    values.update(((place, i), y) for i, y in enumerate(results))
+                    values.update(((place, i), y) for i, y in enumerate(self._cut_off(place, results)))
             results = {value: array for value, array in values.items() if value in kept}
             return {value: self._spread(values[value], value) for value in carry}, (results, factors, made)
 

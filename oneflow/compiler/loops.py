@@ -38,6 +38,7 @@ def with_loops(
     precision: Mapping[Node, dtype],
     rounded: Mapping[Node, frozenset[int]],
     vmapped: Collection[Node],
+    path: Collection[Node],
 ) -> list[Any]:
     """The steps of an arrangement, with one call for steps that repeat.
 
@@ -46,7 +47,7 @@ def with_loops(
     made: dict[int, list[Any]] = {i: [step] for i, step in enumerate(steps)}
     if len(steps) < _MIN_NODES:
         return list(steps)
-    search, begin = _Search(steps, keep, roots, precision, rounded, vmapped), 0
+    search, begin = _Search(steps, keep, roots, precision, rounded, vmapped, path), 0
     while (found := search.next_loop(begin)) is not None:
         begin = found.begin + found.count
         made.update((i, []) for i in range(found.begin, begin))
@@ -86,8 +87,9 @@ class _Search:
         precision: Mapping[Node, dtype],
         rounded: Mapping[Node, frozenset[int]],
         vmapped: Collection[Node],
+        path: Collection[Node],
     ) -> None:
-        self.keep, self.precision, self.rounded, self.vmapped = keep, precision, rounded, vmapped
+        self.keep, self.precision, self.rounded, self.vmapped, self.path = keep, precision, rounded, vmapped, path
         self.roots = {_key(b) for b in roots}
         self.units = [_unit(step) for step in steps]
         self.position: dict[Key, int] = {}  # of the steps that compute values
@@ -109,7 +111,7 @@ class _Search:
             return None
         shapes = tuple((b.shape, b.dtype) for b in (*node.inputs, *node.outputs))
         narrow = self.precision.get(node), self.rounded.get(node)
-        return node.op, shapes, node.scope.placement, node.scope.view, node.run, narrow
+        return node.op, shapes, node.scope.placement, node.scope.view, node.run, narrow, node in self.path
 
     def take(self, node: Node) -> int:
         """Where a node is among the steps, which no later loop may compute."""

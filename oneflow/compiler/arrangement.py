@@ -17,7 +17,7 @@ from .batch_slices import Region
 from .channels_last import LayoutTranspose
 from .joint_gradients import joint_gradients
 from .loop_call import LoopCall
-from .loops import with_loops
+from .loops import MIN_NODES, LoopSearch
 from .lowering import Draws, Values
 from .lstm_cell import CellCall, JoinedCall, find_cells
 from .lstm_layer import LayerCall, with_layers
@@ -139,8 +139,10 @@ class Arrangement:
 
     def with_loops(self, roots: Sequence[Blob], vmapped: Collection[Node]) -> Arrangement:
         """The same with one loop for steps that repeat each other. ``roots``, ``vmapped``: see ``arranged``."""
-        steps = with_loops(self.steps, self.keep, roots, self.precision, self.rounded, vmapped, self.path)
-        return replace(self, steps=tuple(steps))
+        if len(self.steps) < MIN_NODES:
+            return self
+        search = LoopSearch(self.steps, self.keep, roots, self.precision, self.rounded, vmapped, self.path)
+        return replace(self, steps=tuple(search.with_loops()))
 
     def with_joint_gradients(self, vmapped: Collection[Node], devices: int) -> Arrangement:
         """The same with one gradient for all nodes that share weights. ``vmapped``, ``devices``: see ``arranged``."""

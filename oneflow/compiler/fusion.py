@@ -238,8 +238,7 @@ def _prepared(unit: Unit) -> tuple[Blob, Blob]:
     node, w = unit.product, unit.product.inputs[1]
     fold = {"perm": unit.geometry.weight_perm, "steps": steps, "rank": node.outputs[0].ndim, "channel": channel}
     weights, offset = packed.node_like(FOLD, node, (w, *constants), **fold, rounds=unit.rounds).outputs
-    numbers = unit.data, unit.geometry, unit.epilogue, unit.kernel, unit.dtype
-    pack = {"spec": tuple(packed.spec(*numbers)), "size": packed.packed_size(*numbers)}
+    pack = packed.packing(unit.data, unit.geometry, unit.epilogue, unit.kernel, unit.dtype)
     return packed.node_like(packed.PACK, node, (weights,), **pack).outputs[0], offset
 
 

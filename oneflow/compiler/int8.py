@@ -354,10 +354,8 @@ class Pass:
         if reason:
             self.reasons[reason] = self.reasons.get(reason, 0) + 1
         else:
-            size = packed.packed_size(padded, inner, epilogue, kernel, "uint8")
-            weights = packed.node_like(
-                packed.PACK, node, (weights,), spec=tuple(packed.spec(padded, inner, epilogue, kernel, "uint8")), size=size
-            ).outputs[0]
+            packing = packed.packing(padded, inner, epilogue, kernel, "uint8")
+            weights = packed.node_like(packed.PACK, node, (weights,), **packing).outputs[0]
         for blob in (weights, scale, offset):
             self.prepared[key_of(blob)] = blob
         return weights, scale, offset, not reason

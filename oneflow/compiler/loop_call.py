@@ -430,7 +430,9 @@ class Packing:
 
     def pack(self, weights: Array) -> Array:
         """Weights (columns, what is summed), packed."""
-        return packed.pack(weights, self.rows, self.product, Epilogue(), self.kernel, "float32")
+        attrs = packed.packing(self.rows, self.product, Epilogue(), self.kernel, "float32")
+        made: Array = packed.PACK.define(weights, **attrs)
+        return made
 
     def offset(self) -> Array:
         """Zeros, which the native part adds."""
@@ -464,11 +466,11 @@ class Product:
         if self.packing is None:
             return (weights,)
         turned = jnp.transpose(weights, self.packing.product.weight_perm)
-        forward = self.packing.pack(turned)
-        made = [(forward, self.packing.offset())]
-        if is_differentiated:
-            made.append((self.packing.backward().pack(turned.T), self.packing.backward().offset()))
-        return tuple(array for pair in made for array in pair)
+        forward = self.packing.pack(turned), self.packing.offset()
+        if not is_differentiated:
+            return forward
+        backward = self.packing.backward()
+        return *forward, backward.pack(turned.T), backward.offset()
 
     def compute(self, x: Array, held: Sequence[Array], probe: Array | None) -> Array:
         """The products. ``probe``: an array that is not read, and whose cotangent is that of the products; or None."""

@@ -16,44 +16,18 @@ from typing import Any
 from .._base.dtype import dtype
 from ..graph.graph import OP_INPUT, OP_VARIABLE
 from ..graph.node import Blob, Node
+from .int8_analysis import Key, key_of
 from .joint_gradients import SHARED
 from .loop_call import Join, LoopCall, Place, Source, Unit, Value, is_product_of_rows
 from .lstm_cell import CellCall
 from .shared import attributes
 
 MIN_STEPS = 8  # fewer are compiled as fast one by one
-_MIN_NODES = 64  # that a loop must stand for
+MIN_NODES = 64  # that a loop must stand for
 _FEW = 64  # numbers in a sum: a loop of such sums takes longer than they do
 _LARGE = 1 << 17  # numbers in a result: the steps of such are long, and a loop would copy them
 _MOST = 1 << 24  # numbers in the results of all steps that are computed at once: 64 MB
 _CANDIDATES = 4  # distances, and places where the first step may begin, that are tried
-
-Key = tuple[Node, int]
-
-
-def with_loops(
-    steps: Sequence[Any],
-    keep: Collection[Node],
-    roots: Sequence[Blob],
-    precision: Mapping[Node, dtype],
-    rounded: Mapping[Node, frozenset[int]],
-    vmapped: Collection[Node],
-    path: Collection[Node],
-) -> list[Any]:
-    """The steps of an arrangement, with one call for steps that repeat.
-
-    Args: see ``arrangement.Arrangement``; vmapped: nodes whose values have a leading axis of devices.
-    """
-    made: dict[int, list[Any]] = {i: [step] for i, step in enumerate(steps)}
-    if len(steps) < _MIN_NODES:
-        return list(steps)
-    search, begin = _Search(steps, keep, roots, precision, rounded, vmapped, path), 0
-    while (found := search.next_loop(begin)) is not None:
-        begin = found.begin + found.count
-        made.update((i, []) for i in range(found.begin, begin))
-        made[found.begin] = [*found.earlier, found.call, *found.later]
-        made.update((search.take(join.node), []) for join in found.call.joins)
-    return search.needed([step for part in made.values() for step in part]) if begin else list(steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +50,11 @@ class _Found:
     later: list[Any]
 
 
-class _Search:
-    """Looks for loops among the steps of an arrangement."""
+class LoopSearch:
+    """Looks for loops among the steps of an arrangement.
+
+    Args: see ``arrangement.Arrangement``; vmapped: nodes whose values have a leading axis of devices.
+    """
 
     def __init__(
         self,
@@ -89,8 +66,9 @@ class _Search:
         vmapped: Collection[Node],
         path: Collection[Node],
     ) -> None:
+        self.steps = steps
         self.keep, self.precision, self.rounded, self.vmapped, self.path = keep, precision, rounded, vmapped, path
-        self.roots = {_key(b) for b in roots}
+        self.roots = {key_of(b) for b in roots}
         self.units = [_unit(step) for step in steps]
         self.position: dict[Key, int] = {}  # of the steps that compute values
         self.inside = {node for step in steps for node in getattr(step, "nodes", ())}  # of calls
@@ -100,9 +78,20 @@ class _Search:
         for i, (step, unit) in enumerate(zip(steps, self.units, strict=True)):
             kind = None if unit is None else self._kind(unit)
             self.kinds.append(-1 - i if kind is None else numbers.setdefault(kind, len(numbers)))
-            self.position.update((_key(b), i) for b in (unit.outputs if unit is not None else ()))
+            self.position.update((key_of(b), i) for b in (unit.outputs if unit is not None else ()))
             for blob in _read_by(step):
-                self.readers.setdefault(_key(blob), []).append(i)
+                self.readers.setdefault(key_of(blob), []).append(i)
+
+    def with_loops(self) -> list[Any]:
+        """The steps, with one call for steps that repeat."""
+        made: dict[int, list[Any]] = {i: [step] for i, step in enumerate(self.steps)}
+        begin = 0
+        while (found := self._next_loop(begin)) is not None:
+            begin = found.begin + found.count
+            made.update((i, []) for i in range(found.begin, begin))
+            made[found.begin] = [*found.earlier, found.call, *found.later]
+            made.update((self._take(join.node), []) for join in found.call.joins)
+        return self._needed([step for part in made.values() for step in part]) if begin else list(self.steps)
 
     def _kind(self, unit: Unit) -> Hashable | None:
         """What nodes have in common that may repeat each other; None for one that cannot."""
@@ -113,23 +102,23 @@ class _Search:
         narrow = self.precision.get(node), self.rounded.get(node)
         return node.op, shapes, node.scope.placement, node.scope.view, node.run, narrow, node in self.path
 
-    def take(self, node: Node) -> int:
+    def _take(self, node: Node) -> int:
         """Where a node is among the steps, which no later loop may compute."""
         place = self.position[node, 0]
         self.kinds[place] = -1 - place
         return place
 
-    def needed(self, steps: Sequence[Any]) -> list[Any]:
+    def _needed(self, steps: Sequence[Any]) -> list[Any]:
         """Steps without those that cut blocks for loops, which cut them themselves."""
         read, kept = set(self.roots), []
         for step in reversed(steps):
-            if isinstance(step, Node) and self._is_plain(step) and not any(_key(b) in read for b in step.outputs):
+            if isinstance(step, Node) and self._is_plain(step) and not any(key_of(b) in read for b in step.outputs):
                 continue
             kept.append(step)
-            read.update(map(_key, step.given if isinstance(step, LoopCall) else _read_by(step)))
+            read.update(map(key_of, step.given if isinstance(step, LoopCall) else _read_by(step)))
         return kept[::-1]
 
-    def next_loop(self, begin: int) -> _Found | None:
+    def _next_loop(self, begin: int) -> _Found | None:
         """The first loop from a step on."""
         found = []
         for period in self._periods(begin):
@@ -168,7 +157,7 @@ class _Search:
                     yield _Repetition(first + phase, period, (length - phase) // period)
 
     def _constants(self, place: int) -> tuple[Key, ...]:
-        return tuple(_key(b) for b in self._unit_at(place).node.inputs if b.node.op in (OP_VARIABLE, OP_INPUT))
+        return tuple(key_of(b) for b in self._unit_at(place).node.inputs if b.node.op in (OP_VARIABLE, OP_INPUT))
 
     def _unit_at(self, place: int) -> Unit:
         """That of a step which is a node or an LSTM's cell."""
@@ -180,7 +169,7 @@ class _Search:
         """Where steps may begin in a stretch, those before that pass the fewest values on."""
         passed = [0] * period
         for i in range(first + period, first + 2 * period):
-            readers = (reader for b in self._unit_at(i).outputs for reader in self.readers.get(_key(b), ()))
+            readers = (reader for b in self._unit_at(i).outputs for reader in self.readers.get(key_of(b), ()))
             last = max((reader for reader in readers if reader < first + length), default=-1)
             for at in range(i + 1, min(last, i + period) + 1):
                 passed[(at - first) % period] += 1
@@ -196,7 +185,7 @@ class _Search:
         starts = range(begin, begin + period * repetition.count, period)
         copies = [[self._unit_at(start + place) for place in range(period)] for start in starts]
         place_of = {
-            _key(b): (step, (place, i))
+            key_of(b): (step, (place, i))
             for step, copy in enumerate(copies) for place, unit in enumerate(copy) for i, b in enumerate(unit.outputs)
         }  # fmt: skip
         count, all_sources = len(copies), []
@@ -243,16 +232,13 @@ class _Search:
         """Where an input comes from, and in how many steps that is so."""
         if any(isinstance(b.distribute, tuple) or b.distribute.kind != "auto" for b in blobs):
             return None, 0
-        first, keys = blobs[0], [_key(b) for b in blobs]
+        first, keys = blobs[0], [key_of(b) for b in blobs]
         known = 0
         if keys[1] in place_of:
             step, value = place_of[keys[1]]
             lag = 1 - step
-            if (
-                lag not in (0, 1)
-                or lag
-                and (keys[0] in place_of or (first.shape, first.dtype) != (blobs[1].shape, blobs[1].dtype))
-            ):
+            begins = keys[0] not in place_of and (first.shape, first.dtype) == (blobs[1].shape, blobs[1].dtype)
+            if lag not in (0, 1) or lag and not begins:
                 return None, 0
             while known < len(keys) and (known < lag or place_of.get(keys[known]) == (known - lag, value)):
                 known += 1
@@ -277,10 +263,10 @@ class _Search:
         of_core = set(core)
         depends: set[Place] = set()  # on the loop
         for place in range(period):
-            if place in core or any(s.kind == "inside" and s.value[0] in depends for s in sources[place]):
+            if place in of_core or any(s.kind == "inside" and s.value[0] in depends for s in sources[place]):
                 depends.add(place)
         cuts = {p for p in range(period) if self._is_cut(copies, p, sources[p])}
-        plain = [p for p in range(period) if self._is_plain(first[p])]
+        plain = {p for p in range(period) if self._is_plain(first[p])}
         if any(p not in plain or p in cuts or any(math.prod(b.shape) > _LARGE for b in first[p].outputs) for p in core):
             return None
         alone: set[Place] = set()  # what is computed one by one
@@ -297,7 +283,7 @@ class _Search:
             if place in alone and place not in depends:
                 alone.update(s.value[0] for s in sources[place] if s.kind == "inside")
         kept = [p for p in range(period) if p not in alone]
-        if (len(copies) - 1) * len(kept) < _MIN_NODES:
+        if (len(copies) - 1) * len(kept) < MIN_NODES:
             return None
         return self._call(copies, sources, kept, core, depends, cuts)
 
@@ -326,7 +312,7 @@ class _Search:
             return None
         values = [(place, index) for place in kept for index in range(len(copies[0][place].outputs))]
         joins = [join for place, index in values for join in self._joins(copies, place, index, number[place])]
-        computed = {self.position[_key(b)] for copy in copies for place in kept for b in copy[place].outputs}
+        computed = {self.position[key_of(b)] for copy in copies for place in kept for b in copy[place].outputs}
         computed.update(self.position[join.node, 0] for join in joins)
         read = {
             (number[place], index): steps
@@ -361,25 +347,25 @@ class _Search:
                 passed.append(node)
                 node = node.inputs[0].node
             reshaping += reversed(passed)
-            if not _cuts(node) or not self._is_plain(node) or cuts and _key(node.inputs[0]) != _key(cuts[0].inputs[0]):
+            if not _cuts(node) or not self._is_plain(node) or cuts and key_of(node.inputs[0]) != key_of(cuts[0].inputs[0]):
                 return source
             cuts.append(node)
         return Source("cut", blobs=cuts[0].inputs[:1], cuts=tuple(cuts), shape=source.blobs[0].shape, reshaping=tuple(reshaping))
 
     def _is_read(self, blob: Blob, computed: Collection[int]) -> bool:
         """Whether anything but the steps ``computed`` reads it."""
-        key = _key(blob)
+        key = key_of(blob)
         return key in self.roots or any(reader not in computed for reader in self.readers.get(key, ()))
 
     def _joins(self, copies: Sequence[Sequence[Unit]], place: Place, index: int, number: Place) -> list[Join]:
         """The nodes that join a result of all steps."""
-        outputs = [_key(copy[place].outputs[index]) for copy in copies]
+        outputs = [key_of(copy[place].outputs[index]) for copy in copies]
         found = []
         for reader in dict.fromkeys(self.readers.get(outputs[0], ())):
             node = self._unit_at(reader).node if self.kinds[reader] >= 0 else None
             if node is None or not (node.op.stacks or node.op.lstm == "joined") or not self._is_plain(node):
                 continue
-            given = [_key(b) for b in node.inputs]
+            given = [key_of(b) for b in node.inputs]
             if given in (outputs, outputs[::-1]):
                 found.append(Join(node, (number, index), node.attrs["axis"], given != outputs))
         return found
@@ -423,10 +409,6 @@ def _read_by(step: Any) -> Iterator[Blob]:
     source = getattr(step, "source", None)  # of a transpose; a node's is a line
     if isinstance(source, Blob):
         yield source
-
-
-def _key(blob: Blob) -> Key:
-    return blob.node, blob.index
 
 
 def _alike(copies: Sequence[Sequence[Unit]], place: Place) -> int:
@@ -482,4 +464,4 @@ def _begins_agree(sources: Sequence[Sequence[Source]]) -> bool:
     """Whether all readers of a value of the step before get the same in the first step."""
     begins: dict[Value, Key] = {}
     carried = [s for each in sources for s in each if s.kind == "carried"]
-    return all(begins.setdefault(s.value, _key(s.blobs[0])) == _key(s.blobs[0]) for s in carried)
+    return all(begins.setdefault(s.value, key_of(s.blobs[0])) == key_of(s.blobs[0]) for s in carried)

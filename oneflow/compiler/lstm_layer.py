@@ -15,6 +15,7 @@ from typing import Any, Literal
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
 from ..graph.node import Blob, Node
+from .int8_analysis import key_of
 from .lstm_cell import CellCall, JoinedCall, Key, both_ways, readers_of
 from .lstm_cell_kernels import gains_alone
 from .lstm_layer_kernels import LSTM_LAYER, Given, Product
@@ -82,13 +83,13 @@ class _Search:
     def sequences(self) -> list[tuple[_Step, ...]]:
         """The longest sequences, of two steps at least."""
         ways = {cell: self._ways(cell) for cell in self.cells}
-        cell_of_state = {_key(cell.targets[1]): cell for cell in self.cells}
+        cell_of_state = {key_of(cell.targets[1]): cell for cell in self.cells}
         following: dict[CellCall, _Step] = {}
         for step in (step for found in ways.values() for step in found):
             if step.before is None or step.hidden is None:
                 continue
-            cell = cell_of_state.get(_key(step.before))
-            if cell is not None and _key(step.hidden) == _key(cell.targets[0]) and self._follows(cell, step.call):
+            cell = cell_of_state.get(key_of(step.before))
+            if cell is not None and key_of(step.hidden) == key_of(cell.targets[0]) and self._follows(cell, step.call):
                 following[cell] = step
         found: list[tuple[_Step, ...]] = []
         taken: set[CellCall] = set()
@@ -119,7 +120,7 @@ class _Search:
             if not self._is_product(term, cell):
                 continue
             products = tuple(blob.node for blob in term)
-            xs, rest = {_key(p.inputs[0]): p.inputs[0] for p in products}, (*terms[:i], *terms[i + 1 :])
+            xs, rest = {key_of(p.inputs[0]): p.inputs[0] for p in products}, (*terms[:i], *terms[i + 1 :])
             x = products[0].inputs[0]
             recurrent = _Step(cell, rest, (*products, *sums), x, before, products)
             if len(xs) == 1 and x.shape == before.shape:
@@ -162,7 +163,7 @@ class _Search:
     def _is_joined(self, x: Blob, products: Sequence[Node], cell: CellCall) -> bool:
         """Whether it is two arrays, side by side, that only these products read."""
         node = x.node
-        readers = sum(_key(product.inputs[0]) == _key(x) for product in products)
+        readers = sum(key_of(product.inputs[0]) == key_of(x) for product in products)
         is_joined = node.op.lstm == "joined" and len(node.inputs) == 2 and node.attrs["axis"] == 1
         return is_joined and self._is_inside(x, readers, cell)
 
@@ -175,14 +176,14 @@ class _Search:
 
     def _is_read_here(self, blob: Blob, cell: CellCall) -> bool:
         """``_is_inside`` of a cell's gates, or a value that is read once."""
-        return self._is_inside(blob, sum(_key(b) == _key(blob) for node in cell.nodes for b in node.inputs) or 1, cell)
+        return self._is_inside(blob, sum(key_of(b) == key_of(blob) for node in cell.nodes for b in node.inputs) or 1, cell)
 
     def _is_inside(self, blob: Blob, readers: int, cell: CellCall) -> bool:
         """Whether a call may compute a value for so many readers alone."""
         node, like = blob.node, cell.node
         return (
-            len(self.readers.get(_key(blob), ())) == readers
-            and _key(blob) not in self.roots
+            len(self.readers.get(key_of(blob), ())) == readers
+            and key_of(blob) not in self.roots
             and node in self.place
             and self.steps[self.place[node]] in (node, cell)  # not of a region or another call
             and node not in self.keep
@@ -247,7 +248,7 @@ class _Search:
             return []
         products = [each[0] for each in terms]
         for product, step in zip(products, sequence, strict=True):
-            if not self._is_product(product, step.call) or len({_key(b.node.inputs[0]) for b in product}) > 1:
+            if not self._is_product(product, step.call) or len({key_of(b.node.inputs[0]) for b in product}) > 1:
                 return []
         forms = [[_form(b.node) for b in product] for product in products]
         return products if all(form == forms[0] for form in forms) else []
@@ -273,10 +274,6 @@ class _Search:
         return sorted(needed, key=self.place.__getitem__)
 
 
-def _key(blob: Blob) -> Key:
-    return blob.node, blob.index
-
-
 def _is_matrix_product(node: Node) -> bool:
     times = node.op.attention(node.attrs) if node.op.attention is not None else None
     if times is None or times.kind != "product" or times.factor != 1 or times.transposed[0]:
@@ -290,14 +287,14 @@ def _likeness(term: Blob) -> Any:
     if not _is_matrix_product(node):
         return term.shape
     x = node.inputs[0]
-    joined = (x.node.op, tuple(x.node.attrs.items()), tuple(map(_key, x.node.inputs))) if x.node.op.lstm == "joined" else None
-    return node.op, tuple(node.attrs.items()), node.inputs[1].shape, joined or _key(x)
+    joined = (x.node.op, tuple(x.node.attrs.items()), tuple(map(key_of, x.node.inputs))) if x.node.op.lstm == "joined" else None
+    return node.op, tuple(node.attrs.items()), node.inputs[1].shape, joined or key_of(x)
 
 
 def _form(product: Node) -> Any:
     """What products by the same weights have in common."""
     x, weights = product.inputs
-    return product.op, tuple(product.attrs.items()), _key(weights), x.shape
+    return product.op, tuple(product.attrs.items()), key_of(weights), x.shape
 
 
 def _is_transposed(product: Node) -> bool:
@@ -317,7 +314,7 @@ def _shared_terms(sequence: Sequence[_Step]) -> tuple[list[list[Term]], list[Ter
 
 
 def _keys(term: Term) -> tuple[Key, ...]:
-    return tuple(map(_key, term))
+    return tuple(map(key_of, term))
 
 
 def _in_one_array(blobs: list[Blob]) -> tuple[list[Blob], bool]:
@@ -330,7 +327,7 @@ def _in_one_array(blobs: list[Blob]) -> tuple[list[Blob], bool]:
             node = node.inputs[0].node
         region, inputs = node.op.region, node.inputs[:1]
         bounds = region(node.attrs, inputs[0].shape) if region is not None and inputs[0].ndim == 3 else None
-        if bounds is None or inputs[0].is_dynamic or whole and _key(inputs[0]) != _key(whole[0]):
+        if bounds is None or inputs[0].is_dynamic or whole and key_of(inputs[0]) != key_of(whole[0]):
             return blobs, False
         whole = list(inputs)
         regions.append(tuple(bounds))

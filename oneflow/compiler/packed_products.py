@@ -106,12 +106,10 @@ def call(x: Any, w: Any, vectors: Sequence[Any], product: IntegerProduct, epilog
     return _ffi_call("product", result, numbers, x, w, *vectors)
 
 
-def pack(
-    w: Any, x: Sequence[int], product: IntegerProduct, epilogue: Epilogue, kernel: Sequence[int], dtype: str
-) -> Any:  # fmt: skip
-    """Weights (O, ..., I) packed in a traced program; the others are those of ``spec``."""
+def packing(x: Sequence[int], product: IntegerProduct, epilogue: Epilogue, kernel: Sequence[int], dtype: str) -> Attrs:
+    """The attributes of ``PACK`` for the weights of a product. The arguments are those of ``spec``."""
     numbers = x, product, epilogue, kernel, dtype
-    return _pack(w, spec=tuple(spec(*numbers)), size=packed_size(*numbers))
+    return {"spec": tuple(spec(*numbers)), "size": packed_size(*numbers)}
 
 
 def _pack(w: Any, *, spec: tuple[int, ...], size: int) -> Any:

@@ -396,11 +396,11 @@ def _count(found: Any, what: str, how: str = "") -> str:
     return f"{n} {what}{'' if n == 1 else 's'} {how}".rstrip() if n else ""
 
 
-# --- passes over a finished plan, once its devices are known
-
-
 def _loops_text(arrangement: Arrangement) -> str:
     return ", ".join(f"{len(call.copies)} steps of {len(call.copies[0])} nodes as one loop" for call in arrangement.loops)
+
+
+# --- passes over a finished plan, once its devices are known
 
 
 def with_own_values(plan: Plan, storages: Mapping[str, Storage]) -> Plan:

@@ -96,6 +96,13 @@ def not_inlined(closed: Any) -> Callable[..., list[Any]]:
     return jaxpr_as_fun(ClosedJaxpr(Jaxpr((), jaxpr.invars, jaxpr.outvars, [call], debug_info=jaxpr.debug_info), ()))
 
 
+def storing(like: Any) -> Callable[..., list[Any]]:
+    """The identity of arrays of this shape and dtype, as a computation of its own: what it gets is in memory."""
+    import jax
+
+    return not_inlined(jax.make_jaxpr(lambda array: array)(jax.ShapeDtypeStruct(like.shape, like.dtype)))
+
+
 def sharding_of_callback(context: Any) -> Any:
     """Which device calls Python in a program for several: the first one, or each one inside of ``shard_map``.
 

@@ -521,8 +521,7 @@ def _with_stored_cotangent() -> Callable[[Array], Array]:
     """The identity, whose cotangent XLA computes once for all that reads it."""
 
     def stored(_: None, cotangent: Array) -> tuple[Array]:
-        same = jax.make_jaxpr(lambda array: array)(jax.ShapeDtypeStruct(cotangent.shape, cotangent.dtype))
-        return tuple(jax_versions.not_inlined(same)(cotangent))
+        return tuple(jax_versions.storing(cotangent)(cotangent))
 
     run = jax.custom_vjp(lambda array: array)
     run.defvjp(lambda array: (array, None), stored)

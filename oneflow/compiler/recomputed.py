@@ -76,8 +76,8 @@ def stored_values(closed: Any, plan: Plan, devices: int = 1) -> Any | None:
 
 
 def _calls_that_store(aval: Any) -> list[Any]:
-    same = jax.make_jaxpr(lambda array: array)(jax.ShapeDtypeStruct(aval.shape, aval.dtype))
-    found: list[Any] = jax.make_jaxpr(jax_versions.not_inlined(same))(*same.in_avals).eqns
+    array = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+    found: list[Any] = jax.make_jaxpr(jax_versions.storing(array))(array).eqns
     return found
 
 

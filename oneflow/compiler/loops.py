@@ -86,11 +86,11 @@ class LoopSearch:
         """The steps, with one call for steps that repeat."""
         made: dict[int, list[Any]] = {i: [step] for i, step in enumerate(self.steps)}
         begin = 0
-        while (found := self._next_loop(begin)) is not None:
+        for found in self._loops():
             begin = found.begin + found.count
             made.update((i, []) for i in range(found.begin, begin))
             made[found.begin] = [*found.earlier, found.call, *found.later]
-            made.update((self._take(join.node), []) for join in found.call.joins)
+            made.update((self.position[join.node, 0], []) for join in found.call.joins)
         return self._needed([step for part in made.values() for step in part]) if begin else list(self.steps)
 
     def _kind(self, unit: Unit) -> Hashable | None:
@@ -102,12 +102,6 @@ class LoopSearch:
         narrow = self.precision.get(node), self.rounded.get(node)
         return node.op, shapes, node.scope.placement, node.scope.view, node.run, narrow, node in self.path
 
-    def _take(self, node: Node) -> int:
-        """Where a node is among the steps, which no later loop may compute."""
-        place = self.position[node, 0]
-        self.kinds[place] = -1 - place
-        return place
-
     def _needed(self, steps: Sequence[Any]) -> list[Any]:
         """Steps without those that cut blocks for loops, which cut them themselves."""
         read, kept = set(self.roots), []
@@ -118,27 +112,41 @@ class LoopSearch:
             read.update(map(key_of, step.given if isinstance(step, LoopCall) else _read_by(step)))
         return kept[::-1]
 
-    def _next_loop(self, begin: int) -> _Found | None:
-        """The first loop from a step on."""
-        found = []
-        for period in self._periods(begin):
-            loops = map(self._loop, self._repetitions(begin, period))
-            first = next((loop for loop in loops if loop is not None), None)
-            found += [] if first is None else [first]
-        return min(found, key=lambda loop: loop.begin, default=None)
+    def _loops(self) -> Iterator[_Found]:
+        """The loops, one behind the other."""
+        distances = self._distances()
+        ahead = Counter(distances.values())  # from ``begin`` on
+        first: dict[int, _Found | None] = {}  # from ``begin`` on, by period
+        begin = 0
+        while True:
+            periods = [period for period, _ in ahead.most_common(_CANDIDATES)]
+            for period in periods:
+                if period not in first:
+                    loops = map(self._loop, self._repetitions(begin, period))
+                    first[period] = next((loop for loop in loops if loop is not None), None)
+            known = (first[period] for period in periods)
+            found = min((loop for loop in known if loop is not None), key=lambda loop: loop.begin, default=None)
+            if found is None:
+                return
+            yield found
+            passed, begin = begin, found.begin + found.count
+            ahead.subtract(distances[i] for i in range(passed, begin) if i in distances)
+            taken = {self.position[join.node, 0] for join in found.call.joins}  # which no later loop may compute
+            for place in taken:
+                self.kinds[place] = -1 - place
+            first = {
+                period: loop for period, loop in first.items()
+                if loop is None or loop.begin >= begin and taken.isdisjoint(range(loop.begin, loop.begin + loop.count))
+            }  # fmt: skip
 
-    def _periods(self, begin: int) -> list[int]:
-        """The distances at which most nodes repeat, from a step on."""
-        kinds, end = self.kinds, len(self.kinds)
+    def _distances(self) -> dict[int, int]:
+        """How far behind each step the next one is that may repeat it, by the step's place."""
         places: dict[Hashable, list[int]] = {}
-        for i in range(begin, end):
-            if kinds[i] >= 0:
-                places.setdefault((kinds[i], self._constants(i)), []).append(i)
-        distances: Counter[int] = Counter()
-        for found in places.values():
-            if len(found) >= MIN_STEPS:
-                distances.update(b - a for a, b in zip(found, found[1:], strict=False))
-        return [period for period, _ in distances.most_common(_CANDIDATES)]
+        for i, kind in enumerate(self.kinds):
+            if kind >= 0:
+                places.setdefault((kind, self._constants(i)), []).append(i)
+        repeated = (found for found in places.values() if len(found) >= MIN_STEPS)
+        return {a: b - a for found in repeated for a, b in zip(found, found[1:], strict=False)}
 
     def _repetitions(self, begin: int, period: int) -> Iterator[_Repetition]:
         """Stretches of nodes that repeat at this distance, from a step on."""

@@ -30,6 +30,7 @@ from .shared import attributes
 Array = Any
 Place = int  # of a node among those of its step
 Value = tuple[Place, int]  # a node's result, by its index
+_Input = tuple[Place, int]  # what a node reads, by its index
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -291,34 +292,53 @@ class _Run:
 
     def _loop(self) -> None:
         """Computes the nodes of the core."""
-        call, core = self.call, set(self.call.core)
+        call = self.call
+        products = {product.places[0]: product for product in self._products()}
         carried = {s.value: s.blobs[0] for place in call.core for s in call.sources[place] if s.kind == "carried"}
         init = {value: self._spread(self.arrays[b.node, b.index], value) for value, b in carried.items()}
-        products = {product.places[0]: product for product in self._products()}
-        in_product = {place for product in products.values() for place in product.places}
-        of_steps: dict[tuple[Place, int], Array] = {}
-        constants: dict[tuple[Place, int], Array] = {}
-        for place in call.core:
-            for i, source in enumerate(call.sources[place]):
-                is_inner = source.kind == "carried" or source.kind == "inside" and source.value[0] in core
-                if not is_inner and not (i == SHARED and place in in_product):
-                    array, is_stacked = self._array(source)
-                    if is_stacked:
-                        blob = self.nodes[place].inputs[i]
-                        axis = blob.batch_axis + 1 if blob.batch_axis >= 0 else -1
-                        array = self.lowering.along_batch(array, axis, self.nodes[place].scope.placement)
-                    (of_steps if is_stacked else constants)[place, i] = array
-        carried_factors = {p: s.value for p in products if (s := call.sources[p][0]).kind == "carried"}
-        kept = (
-            set(carried_factors.values())
-            | {s.value for place in call.behind for s in call.sources[place]}
-            | {join.value for join in call.joins}
-        )
-        kept |= {value for value, steps in call.read.items() if not (value in init and steps == (self.steps - 1,))}
+        multiplied = {p: s.value for p in products if (s := call.sources[p][0]).kind == "carried"}
+        of_steps, constants = self._inputs({place for product in products.values() for place in product.places})
+        weights = {place: product.weights for place, product in products.items()}
+        step = self._step(products, multiplied, self._results(init) | set(multiplied.values()))
+        results, self.last = _scanned(step, products, multiplied, self.steps)(weights, constants, init, of_steps)
+        self.made.update(results)
 
+    def _inputs(self, multiplying: Collection[Place]) -> tuple[dict[_Input, Array], dict[_Input, Array]]:
+        """What the core reads that it does not compute: arrays of all steps, and those that are the same in each.
+
+        ``multiplying``: the places of products, whose weights are not among them.
+        """
+        of_steps: dict[_Input, Array] = {}
+        constants: dict[_Input, Array] = {}
+        core = set(self.call.core)
+        for place in self.call.core:
+            node = self.nodes[place]
+            for i, source in enumerate(self.call.sources[place]):
+                is_inner = source.kind == "carried" or source.kind == "inside" and source.value[0] in core
+                if is_inner or i == SHARED and place in multiplying:
+                    continue
+                array, is_stacked = self._array(source)
+                if is_stacked:
+                    axis = node.inputs[i].batch_axis
+                    array = self.lowering.along_batch(array, axis + 1 if axis >= 0 else -1, node.scope.placement)
+                (of_steps if is_stacked else constants)[place, i] = array
+        return of_steps, constants
+
+    def _results(self, carried: Collection[Value]) -> set[Value]:
+        """What is read of the core's results behind the loop; not the last one of what is carried, which the loop returns."""
+        call = self.call
+        behind = {s.value for place in call.behind for s in call.sources[place]}
+        read = {value for value, steps in call.read.items() if not (value in carried and steps == (self.steps - 1,))}
+        return behind | read | {join.value for join in call.joins}
+
+    def _step(
+        self, products: Mapping[Place, Product], multiplied: Mapping[Place, Value], kept: Collection[Value]
+    ) -> Callable[..., Any]:
+        """What a step computes. ``products``, ``multiplied``: see ``_scanned``; ``kept``: values that are results of the loop."""
+        call = self.call
+        in_product = {place for product in products.values() for place in product.places}
         summed = {place for place in call.core if self.nodes[place].op.lstm == "sum"}
-        summands = {s.value[0] for place in summed for s in call.sources[place] if s.kind == "inside"}
-        stored = summed - summands
+        stored = summed - {s.value[0] for place in summed for s in call.sources[place] if s.kind == "inside"}
 
         def step(held: Any, probes: Any, constants: Any, carry: Any, of_step: Any) -> tuple[Any, Any]:
             """Returns what the next step gets; the results; what is multiplied by shared weights, and the products."""
@@ -338,7 +358,7 @@ class _Run:
                 node = self.nodes[place]
                 if place in products:
                     x = value(place, 0)
-                    if place not in carried_factors:
+                    if place not in multiplied:
                         factors[place] = x
                     multiply = partial(products[place].compute, x, held[place], probes and probes[place])
                     made[place] = _kept(located(node, multiply))
@@ -354,9 +374,7 @@ class _Run:
             results = {value: array for value, array in values.items() if value in kept}
             return {value: self._spread(values[value], value) for value in carry}, (results, factors, made)
 
-        weights = {place: product.weights for place, product in products.items()}
-        results, self.last = _scanned(step, products, carried_factors, self.steps)(weights, constants, init, of_steps)
-        self.made.update(results)
+        return step
 
     def _spread(self, array: Array, value: Value) -> Array:
         """What is carried, spread over the devices that have the rows of its batch."""
@@ -549,12 +567,13 @@ def is_product_of_rows(node: Node) -> bool:
 
 
 def _scanned(
-    step: Callable[..., Any], products: Mapping[Place, Product], carried: Mapping[Place, Value], steps: int
+    step: Callable[..., Any], products: Mapping[Place, Product], multiplied: Mapping[Place, Value], steps: int
 ) -> Callable[..., Any]:
     """The loop of so many steps, from (weights, constants, init, arrays of all steps) to the results of all steps, and what is
     carried behind the last one.
 
-    ``carried``: which products multiply a value of the step before.
+    ``products``: those of shared weights, by their first place; ``multiplied``: the values of the step before that some of them
+    multiply.
 
     Gradients to the weights of products would be as large in each step. They are computed at once behind the backward loop, of
     what is multiplied and of the gradients to the products of all steps. What is cheap is not stored for the backward pass.
@@ -584,8 +603,8 @@ def _scanned(
 
         results, pullback, factors = jax.vjp(differentiated, constants, init, of_steps, probes, has_aux=True)
         made, _ = results
-        before = {value: lax.concatenate([init[value][None], made[value][:-1]], 0) for value in set(carried.values())}
-        return results, (pullback, {**factors, **{place: before[value] for place, value in carried.items()}}, shared)
+        before = {value: lax.concatenate([init[value][None], made[value][:-1]], 0) for value in set(multiplied.values())}
+        return results, (pullback, {**factors, **{place: before[value] for place, value in multiplied.items()}}, shared)
 
     def backward(saved: Any, cotangents: Any) -> tuple[Any, ...]:
         pullback, factors, shared = saved

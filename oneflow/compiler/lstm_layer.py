@@ -220,12 +220,13 @@ class _Search:
         is_full = all(any(term[0].shape == gates for term in each) for each in terms)  # not all are broadcast
         if not multiplied and not is_full:
             return None
-        by_row, added = False, tuple(len(each) for each in terms)
+        by_row = is_reversed = False
+        added = tuple(len(each) for each in terms)
         listed = [blob for each in terms for term in each for blob in term]
         if multiplied:
-            multiplied, by_row = self._of_all_steps(multiplied)
+            multiplied, by_row, is_reversed = self._of_all_steps(multiplied)
         elif set(added) == {1} and is_joint:
-            listed, by_row = self._of_all_steps(listed)
+            listed, by_row, is_reversed = self._of_all_steps(listed)
         whole = len(listed) == 1 and listed[0].ndim == 3
         given = Given(product, len(multiplied), None if whole else added, len(shared))
         state = (first.hidden, first.before) if first.hidden is not None and first.before is not None else ()
@@ -236,7 +237,7 @@ class _Search:
             return None
         targets = (*(step.call.targets[0] for step in sequence), last.call.targets[1])
         attrs = {"gates": last.call.form, "given": given, "has_state": bool(state), "by_row": by_row,
-                 "transposed": _is_transposed(recurrent[0])}  # fmt: skip
+                 "is_reversed": is_reversed, "transposed": _is_transposed(recurrent[0])}  # fmt: skip
         made = last.call.node.copy(op=LSTM_LAYER, inputs=inputs, attrs=attrs, outputs=list(targets))
         if unsupported_reason(made, None) is not None:
             return None
@@ -253,9 +254,9 @@ class _Search:
         forms = [[_form(b.node) for b in product] for product in products]
         return products if all(form == forms[0] for form in forms) else []
 
-    def _of_all_steps(self, blobs: list[Blob]) -> tuple[list[Blob], bool]:
+    def _of_all_steps(self, blobs: list[Blob]) -> tuple[list[Blob], bool, bool]:
         """``_in_one_array`` of arrays whose gradients nobody watches."""
-        return (blobs, False) if any(b.node in self.keep for b in blobs) else _in_one_array(blobs)
+        return (blobs, False, False) if any(b.node in self.keep for b in blobs) else _in_one_array(blobs)
 
     def _earlier(self, inputs: Sequence[Blob], place: int, inside: Collection[Node]) -> list[Node] | None:
         """What inputs need of the steps from a place on, in order; None where that depends on nodes that are inside."""
@@ -317,8 +318,11 @@ def _keys(term: Term) -> tuple[Key, ...]:
     return tuple(map(key_of, term))
 
 
-def _in_one_array(blobs: list[Blob]) -> tuple[list[Blob], bool]:
-    """The array whose steps these are, all of them and in order, or else themselves; whether the axis of the steps is 1."""
+def _in_one_array(blobs: list[Blob]) -> tuple[list[Blob], bool, bool]:
+    """The array whose steps these are, all of them, or else themselves.
+
+    Also whether the axis of the steps is 1, and whether they come from the last one to the first.
+    """
     regions: list[tuple[tuple[int, int], ...]] = []
     whole: list[Blob] = []
     for blob in blobs:
@@ -328,7 +332,7 @@ def _in_one_array(blobs: list[Blob]) -> tuple[list[Blob], bool]:
         region, inputs = node.op.region, node.inputs[:1]
         bounds = region(node.attrs, inputs[0].shape) if region is not None and inputs[0].ndim == 3 else None
         if bounds is None or inputs[0].is_dynamic or whole and key_of(inputs[0]) != key_of(whole[0]):
-            return blobs, False
+            return blobs, False, False
         whole = list(inputs)
         regions.append(tuple(bounds))
     shape, (rows, columns) = whole[0].shape, blobs[0].shape
@@ -340,9 +344,10 @@ def _in_one_array(blobs: list[Blob]) -> tuple[list[Blob], bool]:
             expected.append(tuple(held))
         sizes = [rows, columns]
         sizes.insert(axis, len(blobs))
-        if list(shape) == sizes and regions == expected and whole[0].dtype is dtypes.float32:
-            return list(whole), axis == 1
-    return blobs, False
+        is_reversed = regions == expected[::-1] and len(regions) > 1
+        if list(shape) == sizes and (regions == expected or is_reversed) and whole[0].dtype is dtypes.float32:
+            return list(whole), axis == 1, is_reversed
+    return blobs, False, False
 
 
 def with_layers(

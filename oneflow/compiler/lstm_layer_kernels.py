@@ -36,6 +36,7 @@ class Layer:
       transposed: weights are (4 * width, width), not (width, 4 * width).
       has_bias: there is an array of (4 * width) that is added to the gates of all rows and steps.
       keeps: the call has further results, which its gradient needs.
+      is_reversed: arrays of all steps have the last step first. The native part gets them turned round.
     """
 
     steps: int
@@ -47,6 +48,7 @@ class Layer:
     transposed: bool
     has_bias: bool = False
     keeps: bool = False
+    is_reversed: bool = False
 
     def spec(self) -> list[int]:
         """The vector that describes a call to the native part."""
@@ -67,6 +69,14 @@ class Layer:
     def axis(self) -> int:
         """That of the steps."""
         return int(self.by_row)
+
+    def turned(self, array: Array) -> Array:
+        """An array of all steps from the order of the job to that of the steps, or back."""
+        return lax.rev(array, [self.axis]) if self.is_reversed else array
+
+    def in_order(self, arrays: Sequence[Array]) -> list[Array]:
+        """Arrays of single steps in the order in which arrays of all steps have them, or back."""
+        return list(arrays[::-1] if self.is_reversed else arrays)
 
 
 @dataclass(frozen=True)
@@ -153,7 +163,8 @@ def differentiable(layer: Layer) -> Callable[..., tuple[Array, ...]]:
     hidden, gates = layer.all_steps(layer.width), layer.all_steps(4 * layer.width)
 
     def split(h: Array) -> list[Array]:
-        return [lax.index_in_dim(h, step, layer.axis, keepdims=False) for step in range(layer.steps)]
+        h = layer.turned(h)  # what reads all of them in the job's order reads one array
+        return layer.in_order([lax.index_in_dim(h, step, layer.axis, keepdims=False) for step in range(layer.steps)])
 
     @jax.custom_vjp
     def run(*arrays: Array) -> tuple[Array, ...]:
@@ -168,7 +179,7 @@ def differentiable(layer: Layer) -> Callable[..., tuple[Array, ...]]:
 
     def backward(saved: tuple[Array, ...], cotangents: tuple[Array, ...]) -> tuple[Array, ...]:
         *operands, before = saved
-        to_hidden = jnp.stack(cotangents[:-1], layer.axis)
+        to_hidden = layer.turned(jnp.stack(layer.in_order(cotangents[:-1]), layer.axis))
         results = [gates, *[layer.state] * (2 * layer.has_state)]
         to_gates, *to_state = _native.call_several("lstm_layer_grad", layer.spec(), results, *operands, to_hidden, cotangents[-1])
         to_bias = [jnp.sum(to_gates, (0, 1))] * layer.has_bias
@@ -203,7 +214,9 @@ def _layer_of(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Layer:
         steps = given.multiplied or len(given.added)
         rows = max(a.shape[0] for a in of_steps if a.ndim == 2)  # others are broadcast
     has_bias = gates.shift(columns // 4) is not None or any(_is_bias(group[0]) for group in operands.shared)
-    return Layer(steps, rows, columns // 4, gates.quarters, has_state, by_row, transposed, has_bias)
+    return Layer(
+        steps, rows, columns // 4, gates.quarters, has_state, by_row, transposed, has_bias, is_reversed=attrs["is_reversed"]
+    )
 
 
 def _is_bias(array: Any) -> bool:
@@ -238,10 +251,11 @@ def _operands(
         else:
             (group,) = operands.input_weights
             input_weights = _joined(group, given.product.gates_axis)
-        x = operands.multiplied[0] if operands.multiplied[0].ndim == 3 else jnp.stack(operands.multiplied)
+        multiplied = operands.multiplied
+        x = layer.turned(multiplied[0]) if multiplied[0].ndim == 3 else jnp.stack(multiplied)
         terms.append(given.product(x.reshape(-1, x.shape[2]), input_weights).reshape(layer.all_steps(4 * layer.width)[0]))
     if given.added is None:
-        terms.append(_joined(operands.added[0]))
+        terms.append(layer.turned(_joined(operands.added[0])))
     elif any(given.added):
         left, each = iter(map(_joined, operands.added)), (layer.rows, 4 * layer.width)
         sums = [jnp.broadcast_to(sum(islice(left, count)), each) for count in given.added]

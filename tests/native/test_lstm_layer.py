@@ -38,7 +38,7 @@ def gradients(function: Any, arrays: Any, cotangents: Any) -> list[np.ndarray]:
     rows=st.sampled_from([1, 2, 6, 7, 13, 32]),
     width=st.sampled_from([1, 15, 16, 17, 40, 64, 65, 130]),
     quarters=st.sampled_from(ORDERS),
-    flags=st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()),
+    flags=st.tuples(*[st.booleans()] * 5),
     scale=st.sampled_from([0.01, 0.5, 3.0]),
     threads=st.integers(1, 4),
     seed=st.integers(0, 1000),
@@ -46,8 +46,8 @@ def gradients(function: Any, arrays: Any, cotangents: Any) -> list[np.ndarray]:
 def test_results_and_gradients_are_those_of_xla(
     steps: int, rows: int, width: int, quarters: Any, flags: Any, scale: float, threads: int, seed: int, parallel: Any
 ) -> None:
-    has_state, by_row, transposed, has_bias = flags
-    layer = Layer(steps, rows, width, quarters, has_state, by_row, transposed, has_bias)
+    has_state, by_row, transposed, has_bias, is_reversed = flags
+    layer = Layer(steps, rows, width, quarters, has_state, by_row, transposed, has_bias, is_reversed=is_reversed)
     random = np.random.default_rng(seed)
     shapes = [layer.all_steps(4 * width)[0], *[(4 * width,)] * has_bias, *[(rows, width)] * (2 * has_state)]
     arrays = [(random.standard_normal(shape) * scale).astype(np.float32) for shape in shapes]
@@ -58,11 +58,11 @@ def test_results_and_gradients_are_those_of_xla(
         made = list(map(np.asarray, jax.jit(differentiable(layer))(*arrays)))
         found = gradients(differentiable(layer), arrays, cotangents)
     attrs = {"gates": Gates(quarters), "has_state": has_state, "by_row": by_row, "transposed": transposed}
-    attrs["given"] = Given(shared=int(has_bias))
+    attrs |= {"given": Given(shared=int(has_bias)), "is_reversed": is_reversed}
 
     def by_xla(gates: Any, *rest: Any) -> Any:
         bias, others = rest[:has_bias], rest[has_bias:]
-        return define(gates, *others, *bias, **attrs)
+        return define(jnp.flip(gates, layer.axis) if is_reversed else gates, *others, *bias, **attrs)
 
     with jax.enable_x64(True):
         wide = [[jnp.asarray(a, jnp.float64) for a in each] for each in (arrays, cotangents)]
@@ -81,7 +81,8 @@ def test_values_that_are_not_ordinary(value: float) -> None:
     gates, weights = (random.standard_normal(shape).astype(np.float32) for shape in ((3, 8, 128), (32, 128)))
     gates[0, 5, 70] = value  # of g
     made = differentiable(layer)(gates, weights)
-    expected = define(gates, weights, gates=Gates(), given=Given(), has_state=False, by_row=False, transposed=False)
+    flags = dict.fromkeys(("has_state", "by_row", "transposed", "is_reversed"), False)
+    expected = define(gates, weights, gates=Gates(), given=Given(), **flags)
     for mine, theirs in zip(made, expected, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
         assert np.isfinite(np.delete(np.asarray(mine), 5, 0)).all()
@@ -140,6 +141,28 @@ def backwards(lib: Any, x: Any, state: Any, w: Any) -> tuple[list[Any], Any]:
         h, c = step(lib, lib.tanh(x[:, t]) + lib.matmul(h, w), c)
         hidden.append(lib.tanh(h))
     return hidden, c
+
+
+def both_ways(lib: Any, x: Any, state: Any, w: Any) -> tuple[list[Any], Any]:
+    """Two sequences over one array; what both make of a step is read together."""
+    found = []
+    for order in (range(LENGTH), reversed(range(LENGTH))):
+        h, c, hidden = state, state, {}
+        for t in order:
+            h, c = step(lib, x[:, t] + lib.matmul(h, w), c)
+            hidden[t] = h
+        found.append(hidden)
+    return [lib.concat([found[0][t], found[1][t] * 0.5]) for t in range(LENGTH)], lib.concat([c, state])
+
+
+def backwards_steps_first(lib: Any, x: Any, state: Any, w: Any) -> tuple[list[Any], Any]:
+    """Only h of some steps is read."""
+    h = c = state
+    x, hidden = lib.transpose(x, 0, 1), []
+    for t in reversed(range(LENGTH)):
+        h, c = step(lib, lib.matmul(h, w) + x[t], c)
+        hidden.append(h)
+    return hidden[1:4:2], c
 
 
 def read_between(lib: Any, x: Any, state: Any, w: Any) -> tuple[list[Any], Any]:
@@ -282,6 +305,8 @@ def assert_calls(job: Any, record: str, calls: int, by_cells: bool = True) -> No
         (over_rows, "1 sequence of steps computed by one call each", 1),
         (from_a_state, "1 sequence of steps computed by one call each", 1),
         (backwards, "1 sequence of steps computed by one call each", 1),
+        (both_ways, "2 sequences of steps computed by one call each", 2),
+        (backwards_steps_first, "1 sequence of steps computed by one call each", 1),
         (read_between, "2 sequences of steps computed by one call each", 2),
         (fed_back, "", 0),
         (other_weights, "", 0),
@@ -360,6 +385,11 @@ def backwards_joined(lib: Any, x: Any, state: Any, w: Any, u: Any, joint: Any, b
     return over(lib, inputs, state, gates)
 
 
+def backwards_over(lib: Any, x: Any, state: Any, w: Any, u: Any, joint: Any, b: Any) -> tuple[list[Any], Any]:
+    """What the steps get is multiplied, from the last one to the first."""
+    return over(lib, steps_of(x)[::-1], state, lambda t, x, h: lib.bias_add(lib.matmul(h, u) + lib.matmul(x, w), b))
+
+
 def two_layers(lib: Any, x: Any, state: Any, w: Any, u: Any, joint: Any, b: Any) -> tuple[list[Any], Any]:
     """Side by side; what the second gets is as wide as h, and comes first."""
     below = above = (state, state)
@@ -415,6 +445,7 @@ def spelled_values() -> tuple[np.ndarray, ...]:
     "network, calls",
     [
         (bias_last, 1), (without_a_state, 1), (bias_of_the_sum, 1), (joined, 1), (joined_behind, 1), (backwards_joined, 1),
+        (backwards_over, 1),
         (two_layers, 2), (watched_inputs, 1), (several_products, 1), (joined_and_a_product, 1),
         (a_bias_for_each_step, 0), (fed_through_h, 0),
     ],

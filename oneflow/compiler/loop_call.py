@@ -24,6 +24,7 @@ from .autodiff import BACKWARD_SCOPE, Backward, Propagate, located, run_nodes
 from .int8_analysis import geometry, role
 from .joint_gradients import SHARED
 from .lowering import Draws, Lowering, Values
+from .lstm_layer_kernels import STATE_OF_STEP
 from .packed_products import Epilogue
 from .shared import attributes
 
@@ -87,7 +88,8 @@ class LoopCall:
       copies: of each step, what it computes, in this order.
       sources: of each node's inputs, by its place.
       cuts: the places of nodes that cut a block of a value that is the same in all steps: another one in each step.
-      before, core, behind: the places of nodes that are computed before the loop, in it, and behind it.
+      before, core, behind: the places of nodes that are computed before the loop, in it, and behind it. Without a core, steps
+        that do not read each other's results are computed at once.
       read: results that are read from outside, and the steps of those that are.
       joins: nodes that are computed of the results of all steps.
     """
@@ -117,7 +119,7 @@ class LoopCall:
         lowering = values.lowering
         if lowering.observer is not None:
             cutting = (node for each in self.sources for source in each for node in (*source.cuts, *source.reshaping))
-            ahead = dict.fromkeys(node for node in cutting if node not in values)
+            ahead = dict.fromkeys(node for node in cutting if node not in values and node.op is not STATE_OF_STEP)
             return run_nodes([*ahead, *self.nodes], values, draws, path)
         given: dict[Any, Blob] = {}
         arrays: dict[Any, Array] = {}
@@ -203,7 +205,8 @@ class _Run:
         call = self.call
         for place in call.before:
             self._compute_for_all(place)
-        self._loop()
+        if call.core:
+            self._loop()
         for place in call.behind:
             self._compute_for_all(place)
         read = [self._steps_of(value, steps) for value, steps in call.read.items()]
@@ -258,8 +261,8 @@ class _Run:
         if place in self.call.cuts:
             cuts = [copy[place].node for copy in self.call.copies]
             made = (located(node, lambda: self._cut(cuts, node.outputs[0].shape, arrays[0])),)
-        elif stacked == (True, False) and is_product_of_rows(node):
-            made = (located(node, lambda: _of_rows(run, node.scope.placement.parallel_num > 1, *arrays)),)
+        elif (rows := row_inputs(node)) and all(is_stacked == (i in rows) for i, is_stacked in enumerate(stacked)):
+            made = located(node, lambda: _of_rows(run, rows, node.scope.placement.parallel_num > 1, *arrays))
         elif any(stacked):
             axes = [0 if is_stacked else None for is_stacked in stacked]
             made = located(node, lambda: jax.vmap(_function(node, self.by_xla), in_axes=axes)(*arrays))
@@ -566,6 +569,16 @@ def is_product_of_rows(node: Node) -> bool:
     return len(shapes) == 2 and op.grad is None and op.adds_up is not None and op.adds_up(node.attrs, shapes)
 
 
+def row_inputs(node: Node) -> tuple[int, ...]:
+    """The inputs whose row i has an influence on row i of the results alone; () where that is not known, or inputs broadcast."""
+    op = node.op
+    if is_product_of_rows(node):
+        return (0,)
+    found = tuple(range(len(node.inputs))) if op.labels is not None else op.batch_inputs
+    leading = {b.shape[:1] for b in (*(node.inputs[i] for i in found), *node.outputs)}
+    return () if op.elementwise or len(leading) > 1 or () in leading else found
+
+
 def _scanned(
     step: Callable[..., Any], products: Mapping[Place, Product], multiplied: Mapping[Place, Value], steps: int
 ) -> Callable[..., Any]:
@@ -610,8 +623,8 @@ def _scanned(
         pullback, factors, shared = saved
         to_constants, to_init, to_steps, to_products = pullback(cotangents)
         to_shared = {
-            place: jax.vjp(partial(_of_rows, product.function, product.is_spread, factors[place]), shared[place])[1](
-                to_products[place]
+            place: jax.vjp(partial(_of_rows, product.function, (0,), product.is_spread, factors[place]), shared[place])[1](
+                (to_products[place],)
             )[0]
             for place, product in products.items()
         }
@@ -621,16 +634,16 @@ def _scanned(
     return scanned
 
 
-def _of_rows(run: Callable[..., tuple[Array]], is_spread: bool, x: Array, shared: Array) -> Array:
-    """The products of all steps at once: of (steps, rows, ...), as one of (steps * rows, ...).
+def _of_rows(run: Callable[..., tuple[Array, ...]], rows: Collection[int], is_spread: bool, *arrays: Array) -> tuple[Array, ...]:
+    """The results of all steps at once: of ``rows``, which are (steps, rows, ...), as (steps * rows, ...), and the others.
 
     Where rows are spread over devices, first the first rows of all steps: a device's stay together.
     """
-    x = jnp.swapaxes(x, 0, 1) if is_spread else x
-    lead = x.shape[:2]
-    (y,) = run(lax.reshape(x, (math.prod(lead), *x.shape[2:])), shared)
-    y = lax.reshape(y, (*lead, *y.shape[1:]))
-    return jnp.swapaxes(y, 0, 1) if is_spread else y
+    arrays = tuple(jnp.swapaxes(a, 0, 1) if is_spread and i in rows else a for i, a in enumerate(arrays))
+    lead = next(a.shape[:2] for i, a in enumerate(arrays) if i in rows)
+    merged = (lax.reshape(a, (math.prod(lead), *a.shape[2:])) if i in rows else a for i, a in enumerate(arrays))
+    made = [lax.reshape(y, (*lead, *y.shape[1:])) for y in run(*merged)]
+    return tuple(jnp.swapaxes(y, 0, 1) if is_spread else y for y in made)
 
 
 def _function(node: Node, lowering: Lowering) -> Callable[..., tuple[Array, ...]]:

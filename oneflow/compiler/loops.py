@@ -2,7 +2,8 @@
 
 A loop of Python adds the same ops again and again. Where each step reads results of the one before, XLA would compile each by
 itself, which takes as long as there are steps. Nodes that repeat at a fixed distance become one call (``loop_call.py``), if
-they differ in nothing but what they read: weights are the same in all steps, or else it is a deep network.
+they differ in nothing but what they read: weights are the same in all steps, or else it is a deep network. Where steps do not
+read each other's results, the call computes them at once.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from ..graph.graph import OP_INPUT, OP_VARIABLE
 from ..graph.node import Blob, Node
 from .int8_analysis import Key, key_of
 from .joint_gradients import SHARED
-from .loop_call import Join, LoopCall, Place, Source, Unit, Value, is_product_of_rows
-from .lstm_cell import CellCall
+from .loop_call import Join, LoopCall, Place, Source, Unit, Value, is_product_of_rows, row_inputs
+from .lstm_cell import CellCall, JoinedCall
+from .lstm_layer import LayerCall
 from .shared import attributes
 
 MIN_STEPS = 8  # fewer are compiled as fast one by one
 MIN_NODES = 64  # that a loop must stand for
+_MIN_AT_ONCE = 16  # that steps must compute which do not read each other's results
 _FEW = 64  # numbers in a sum: a loop of such sums takes longer than they do
 _LARGE = 1 << 17  # numbers in a result: the steps of such are long, and a loop would copy them
+_SMALL = 1 << 15  # numbers in a result: to copy such to one array takes less time than to compute them one by one
 _MOST = 1 << 24  # numbers in the results of all steps that are computed at once: 64 MB
 _CANDIDATES = 4  # distances, and places where the first step may begin, that are tried
 
@@ -71,8 +75,9 @@ class LoopSearch:
         self.roots = {key_of(b) for b in roots}
         self.units = [_unit(step) for step in steps]
         self.position: dict[Key, int] = {}  # of the steps that compute values
-        self.inside = {node for step in steps for node in getattr(step, "nodes", ())}  # of calls
+        self.inside = {node: step for step in steps for node in getattr(step, "nodes", ())}  # of calls
         self.readers: dict[Key, list[int]] = {}
+        self.cutting = {key: cut for step in steps if isinstance(step, LayerCall) for key, cut in step.cuts.items()}
         numbers: dict[Hashable, int] = {}
         self.kinds: list[int] = []
         for i, (step, unit) in enumerate(zip(steps, self.units, strict=True)):
@@ -124,7 +129,7 @@ class LoopSearch:
                 if period not in first:
                     loops = map(self._loop, self._repetitions(begin, period))
                     first[period] = next((loop for loop in loops if loop is not None), None)
-            known = (first[period] for period in periods)
+            known = (first[period] for period in sorted(periods))
             found = min((loop for loop in known if loop is not None), key=lambda loop: loop.begin, default=None)
             if found is None:
                 return
@@ -203,13 +208,16 @@ class LoopSearch:
             if count < MIN_STEPS:
                 return None
             all_sources.append(found)
-        core = _core(all_sources)
+        added = _added_up([unit.node for unit in copies[0]], all_sources)
+        core = _core(all_sources, added)
         count = min([count, *(_alike(copies, place) for place in core)])
-        if not core or count < MIN_STEPS:
+        if count < MIN_STEPS or not set(core).isdisjoint(_behind(added, all_sources)):
             return None
+        if core and _in_cycles(all_sources, range(period)) <= added:
+            return None  # steps that begin elsewhere do not read each other's results
         copies = copies[:count]
         sources = [[_first_of(source, count) for source in each] for each in all_sources]
-        made = self._parts(copies, sources, core)
+        made = self._parts(copies, sources, core, added)
         if made is None:
             return None
         return _Found(begin, count * period, *made)
@@ -257,22 +265,17 @@ class LoopSearch:
         return Source("same" if is_same else "each", blobs=(first,) if is_same else tuple(blobs)), known
 
     def _parts(
-        self, copies: Sequence[Sequence[Unit]], sources: list[list[Source]], core: Sequence[Place]
+        self, copies: Sequence[Sequence[Unit]], sources: list[list[Source]], core: Sequence[Place], added: Collection[Place]
     ) -> tuple[LoopCall, list[Any], list[Any]] | None:
-        """The call, and what is computed one by one before and behind it."""
+        """The call, and what is computed one by one before and behind it. ``added``: the places of sums behind it."""
         period, first = len(sources), [unit.node for unit in copies[0]]
         if any(is_product_of_rows(first[p]) and sources[p][SHARED].kind == "each" for p in range(period)):
             return None
         each = (b.node for from_where in sources for s in from_where if s.kind == "each" for b in s.blobs)
         if not all(node.op is OP_INPUT or (node, 0) in self.position or node in self.inside for node in each):
             return None  # weights, of which a loop would make copies
-        if all(first[p].op.lstm == "sum" and math.prod(first[p].outputs[0].shape) < _FEW for p in _in_cycles(sources)):
-            return None  # losses that are added up
         of_core = set(core)
-        depends: set[Place] = set()  # on the loop
-        for place in range(period):
-            if place in of_core or any(s.kind == "inside" and s.value[0] in depends for s in sources[place]):
-                depends.add(place)
+        depends = _behind({*core, *added} if core else range(period), sources)  # without a loop, all is where it would be behind
         cuts = {p for p in range(period) if self._is_cut(copies, p, sources[p])}
         plain = {p for p in range(period) if self._is_plain(first[p])}
         if any(p not in plain or p in cuts or any(math.prod(b.shape) > _LARGE for b in first[p].outputs) for p in core):
@@ -284,14 +287,17 @@ class LoopSearch:
             inside = [s.value[0] for s in sources[place] if s.kind == "inside"]
             numbers = len(copies) * sum(math.prod(b.shape) for b in first[place].outputs)
             is_alike = place in cuts or _is_for_all(first[place]) and _alike(copies, place) == len(copies)
-            is_for_all = place in plain and is_alike and numbers <= _MOST
+            is_for_all = place in plain and place not in added and is_alike and numbers <= _MOST
+            is_for_all = is_for_all and (len(core) > 0 or not first[place].op.heavy)  # those of the compiler's layouts
             if not is_for_all or place in depends and any(p in alone and p in depends for p in inside):
                 alone.add(place)
         for place in reversed(range(period)):  # also what these read before the loop
             if place in alone and place not in depends:
                 alone.update(s.value[0] for s in sources[place] if s.kind == "inside")
         kept = [p for p in range(period) if p not in alone]
-        if (len(copies) - 1) * len(kept) < MIN_NODES:
+        if (len(copies) - 1) * len(kept) < (MIN_NODES if core else _MIN_AT_ONCE):
+            return None
+        if not core and not self._gains_at_once(first, sources, kept):
             return None
         return self._call(copies, sources, kept, core, depends, cuts)
 
@@ -345,20 +351,38 @@ class LoopSearch:
         later = [copy[place].step for copy in copies for place in left if place in depends]
         return call, earlier, later
 
+    def _gains_at_once(self, nodes: Sequence[Node], sources: Sequence[Sequence[Source]], kept: Sequence[Place]) -> bool:
+        """Whether steps that do not read each other's results gain: they multiply by weights, or get what is in one array."""
+        if any(is_product_of_rows(nodes[p]) and sources[p][SHARED].kind == "same" for p in kept):
+            return True
+        computing = [nodes[p] for p in kept if not (_cuts(nodes[p]) or nodes[p].op.keeps_values)]
+        is_small = len(computing) > 0 and all(math.prod(b.shape) <= _SMALL for node in computing for b in node.outputs)
+        each = [self._as_cuts(source) for p in kept for source in sources[p] if source.kind == "each"]
+        return is_small and len(each) > 0 and all(s.kind == "cut" or len(set(map(self._origin, s.blobs))) == 1 for s in each)
+
+    def _origin(self, blob: Blob) -> Any:
+        """What the results of one call, or of steps that repeat, have in common."""
+        place = self.position.get(key_of(blob))
+        return self.inside.get(blob.node) if place is None else self.kinds[place]
+
     def _as_cuts(self, source: Source) -> Source:
         """A value for each step as blocks of one value, where it is that."""
         cuts: list[Node] = []
         reshaping: list[Node] = []
         for blob in source.blobs:
-            node, passed = blob.node, []
+            node, passed = self._maker(blob), []
             while node.op.keeps_values and node.inputs[0].dtype is blob.dtype and self._is_plain(node):
                 passed.append(node)
-                node = node.inputs[0].node
+                node = self._maker(node.inputs[0])
             reshaping += reversed(passed)
             if not _cuts(node) or not self._is_plain(node) or cuts and key_of(node.inputs[0]) != key_of(cuts[0].inputs[0]):
                 return source
             cuts.append(node)
         return Source("cut", blobs=cuts[0].inputs[:1], cuts=tuple(cuts), shape=source.blobs[0].shape, reshaping=tuple(reshaping))
+
+    def _maker(self, blob: Blob) -> Node:
+        """What makes a value; what cuts it of a larger one, if it is a state of a call."""
+        return self.cutting.get(key_of(blob), blob.node)
 
     def _is_read(self, blob: Blob, computed: Collection[int]) -> bool:
         """Whether anything but the steps ``computed`` reads it."""
@@ -390,14 +414,16 @@ class LoopSearch:
         op = node.op
         special = op.random or op.callback or op.takes_mesh or op.lays_out or op.repeats
         has_gradient = [not op.is_nondifferentiable(i) for i in range(len(node.inputs))]
-        floating = [b for b, flows in zip(node.inputs, has_gradient, strict=True) if flows]
-        floating += node.outputs if any(has_gradient) else ()  # gradients of integers are computed elsewhere
+        blobs = (*node.inputs, *node.outputs)
+        differentiated = [b for b, flows in zip(node.inputs, has_gradient, strict=True) if flows]
+        differentiated += node.outputs if any(has_gradient) else ()
+        is_exact = not any(b.dtype.is_floating_point for b in blobs)
         return (
             not special
             and op.host is None
             and node not in self.keep
-            and all(b.dtype.is_floating_point for b in floating)
-            and not any(b.is_dynamic for b in (*node.inputs, *node.outputs))
+            and (is_exact or all(b.dtype.is_floating_point for b in differentiated))
+            and not any(b.is_dynamic for b in blobs)
         )
 
 
@@ -410,7 +436,8 @@ def _unit(step: Any) -> Unit | None:
 
 def _read_by(step: Any) -> Iterator[Blob]:
     """What a step of an arrangement reads."""
-    nodes = [*getattr(step, "nodes", ()), step if isinstance(step, Node) else getattr(step, "node", None)]
+    inner = () if isinstance(step, JoinedCall) else getattr(step, "nodes", ())  # its node reads all that it needs
+    nodes = [*inner, step if isinstance(step, Node) else getattr(step, "node", None)]
     for node in nodes:
         if node is not None:
             yield from node.inputs
@@ -433,21 +460,38 @@ def _cuts(node: Node) -> bool:
 def _is_for_all(node: Node) -> bool:
     """Whether what it computes for one step, with an axis of steps in front, is what it computes for all of them."""
     op = node.op
-    return op.elementwise or op.keeps_values or _cuts(node) or is_product_of_rows(node) or op.lstm is not None
+    is_by_xla = op.native is None and op.gathers_rows is None
+    return is_by_xla or op.elementwise or _cuts(node) or bool(row_inputs(node)) or op.lstm is not None
 
 
 def _first_of(source: Source, count: int) -> Source:
     return Source("each", blobs=source.blobs[:count]) if source.kind == "each" else source
 
 
-def _core(sources: Sequence[Sequence[Source]]) -> list[Place]:
-    """The places of nodes that compute or read what is carried from step to step, and of all between them."""
-    begins = {s.value[0] for each in sources for s in each if s.kind == "carried"}
-    begins |= {place for place, each in enumerate(sources) if any(s.kind == "carried" for s in each)}
-    ahead: set[Place] = set()
+def _added_up(nodes: Sequence[Node], sources: Sequence[Sequence[Source]]) -> set[Place]:
+    """The places of sums of few numbers, such as losses, that are added up from step to step, and read by no other node then."""
+    small = {p for p, node in enumerate(nodes) if node.op.lstm == "sum" and math.prod(node.outputs[0].shape) < _FEW}
+    others = {s.value[0] for p, each in enumerate(sources) if p not in small for s in each if s.kind == "carried"}
+    return _in_cycles(sources, small - others)
+
+
+def _behind(places: Collection[Place], sources: Sequence[Sequence[Source]]) -> set[Place]:
+    """These places, and those of nodes that depend on them in the same step."""
+    found: set[Place] = set()
     for place, each in enumerate(sources):
-        if place in begins or any(s.kind == "inside" and s.value[0] in ahead for s in each):
-            ahead.add(place)
+        if place in places or any(s.kind == "inside" and s.value[0] in found for s in each):
+            found.add(place)
+    return found
+
+
+def _core(sources: Sequence[Sequence[Source]], added: Collection[Place]) -> list[Place]:
+    """The places of nodes that compute or read what is carried from step to step, and of all between them.
+
+    ``added``: the places of sums that are added up behind the loop.
+    """
+    carried = [(place, s.value[0]) for place, each in enumerate(sources) for s in each if s.kind == "carried"]
+    begins = {place for pair in carried if pair[0] not in added for place in pair}
+    ahead = _behind(begins, sources)
     back: set[Place] = set()
     for place in reversed(range(len(sources))):
         if place in begins or place in back:
@@ -456,9 +500,9 @@ def _core(sources: Sequence[Sequence[Source]]) -> list[Place]:
     return sorted(ahead & back)
 
 
-def _in_cycles(sources: Sequence[Sequence[Source]]) -> set[Place]:
-    """The places of nodes that depend on their own results in the step before, and of what is between such nodes."""
-    left = set(range(len(sources)))
+def _in_cycles(sources: Sequence[Sequence[Source]], among: Collection[Place]) -> set[Place]:
+    """Which places are of nodes that depend on their own results in the step before, or between such nodes."""
+    left = set(among)
     reads = {place: {s.value[0] for s in sources[place] if s.kind in ("inside", "carried")} for place in left}
     while True:
         read = {place for reader in left for place in reads[reader]}

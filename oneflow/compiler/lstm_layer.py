@@ -10,22 +10,58 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from .._base import dtype as dtypes
 from .._base.dtype import dtype
+from .._base.jax import jax, lax
 from ..graph.node import Blob, Node
+from .autodiff import Backward, Propagate, run_nodes
+from .blocks import Block, Region
 from .int8_analysis import key_of
+from .lowering import Draws, Values
 from .lstm_cell import CellCall, JoinedCall, Key, both_ways, readers_of
 from .lstm_cell_kernels import gains_alone
-from .lstm_layer_kernels import LSTM_LAYER, Given, Product
+from .lstm_layer_kernels import LSTM_LAYER, STATE_OF_STEP, Given, Product, state_region
 from .native import unsupported_reason
 
 
 class LayerCall(JoinedCall):
-    """All steps, whose targets are h of each step, and the last c."""
+    """All steps, whose targets are h of each step, and the last c. Its node computes h of all steps as one array, and c."""
 
     __slots__ = ()
+
+    @property
+    def cuts(self) -> dict[Key, Node]:
+        """What cuts h of each step of the array, by the key of what others read."""
+        whole, order, found = self.node.outputs[0], range(len(self.targets) - 1), {}
+        for target, place in zip(self.targets, order[::-1] if self.node.attrs["is_reversed"] else order, strict=False):
+            attrs = {"axis": int(self.node.attrs["by_row"]), "place": place}
+            found[key_of(target)] = self.node.copy(op=STATE_OF_STEP, inputs=(whole,), attrs=attrs, outputs=[target])
+        return found
+
+    def run(self, values: Values, draws: Draws, path: Collection[Node]) -> list[Propagate]:
+        """Runs the forward pass and returns the backward pass. An observer sees the nodes one by one, as XLA computes them."""
+        if values.lowering.observer is not None:
+            return run_nodes(self.nodes, values, draws, path)
+        propagates = run_nodes([self.node], values, draws, path)
+        whole, last = (values.get_blob(blob) for blob in self.node.outputs)
+        cuts = self.cuts.values()
+        for target, cut in zip(self.targets, cuts, strict=False):
+            values.set_blob(target, cut.op.define(whole, **cut.attrs))
+        values.set_blob(self.targets[-1], last)
+        regions = tuple(state_region(cut.attrs, whole.shape) for cut in cuts)
+        return [*propagates, jax.tree_util.Partial(partial(self._to_whole, whole.shape, regions))] if propagates else []
+
+    def _to_whole(self, shape: tuple[int, ...], regions: Sequence[Region], backward: Backward) -> None:
+        whole, last = self.node.outputs
+        for target, region in zip(self.targets, regions, strict=False):
+            if (gradient := backward.get(target)) is not None:
+                sizes = [stop - start for start, stop in region]
+                backward.add_block(whole, Block(shape, region, lax.reshape(gradient, sizes)))
+        if (gradient := backward.get(self.targets[-1])) is not None:
+            backward.add(last, gradient)
 
 
 Term = tuple[Blob, ...]  # of the gates' array; or of each gate's, in the order i, f, g, o
@@ -238,7 +274,8 @@ class _Search:
         targets = (*(step.call.targets[0] for step in sequence), last.call.targets[1])
         attrs = {"gates": last.call.form, "given": given, "has_state": bool(state), "by_row": by_row,
                  "is_reversed": is_reversed, "transposed": _is_transposed(recurrent[0])}  # fmt: skip
-        made = last.call.node.copy(op=LSTM_LAYER, inputs=inputs, attrs=attrs, outputs=list(targets))
+        outputs = [_of_all_steps(targets[0], len(sequence), by_row), targets[-1]]
+        made = last.call.node.copy(op=LSTM_LAYER, inputs=inputs, attrs=attrs, outputs=outputs)
         if unsupported_reason(made, None) is not None:
             return None
         return LayerCall(made, targets, tuple(sorted(inside, key=self.order.__getitem__))), earlier
@@ -273,6 +310,13 @@ class _Search:
             needed.add(node)
             left += [b.node for b in node.inputs]
         return sorted(needed, key=self.place.__getitem__)
+
+
+def _of_all_steps(state: Blob, steps: int, by_row: bool) -> Blob:
+    """What resembles an array of so many states."""
+    rows, width = state.shape
+    shape = (rows, steps, width) if by_row else (steps, rows, width)
+    return state.copy(shape=shape, batch_axis=int(not by_row) if state.batch_axis == 0 else -1)
 
 
 def _is_matrix_product(node: Node) -> bool:

@@ -74,10 +74,6 @@ class Layer:
         """An array of all steps from the order of the job to that of the steps, or back."""
         return lax.rev(array, [self.axis]) if self.is_reversed else array
 
-    def in_order(self, arrays: Sequence[Array]) -> list[Array]:
-        """Arrays of single steps in the order in which arrays of all steps have them, or back."""
-        return list(arrays[::-1] if self.is_reversed else arrays)
-
 
 @dataclass(frozen=True)
 class Product:
@@ -159,29 +155,24 @@ class Operands:
 
 @lru_cache(maxsize=1024)
 def differentiable(layer: Layer) -> Callable[..., tuple[Array, ...]]:
-    """From (gates of all steps[, bias][, h, c before], weights) to (h of each step ..., the last c)."""
+    """From (gates of all steps[, bias][, h, c before], weights) to (h of all steps, the last c)."""
     hidden, gates = layer.all_steps(layer.width), layer.all_steps(4 * layer.width)
-
-    def split(h: Array) -> list[Array]:
-        h = layer.turned(h)  # what reads all of them in the job's order reads one array
-        return layer.in_order([lax.index_in_dim(h, step, layer.axis, keepdims=False) for step in range(layer.steps)])
 
     @jax.custom_vjp
     def run(*arrays: Array) -> tuple[Array, ...]:
         h, c = _native.call_several("lstm_layer", layer.spec(), [hidden, layer.state], *arrays)
-        return *split(h), c
+        return h, c
 
     def forward(*arrays: Array) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         kept = [gates, ((layer.steps, layer.rows, layer.width), np.float32), hidden]
         spec = replace(layer, keeps=True).spec()
         h, c, activated, cells, before = _native.call_several("lstm_layer", spec, [hidden, layer.state, *kept], *arrays)
-        return (*split(h), c), (activated, cells, *arrays[1 + layer.has_bias + layer.has_state :], before)
+        return (h, c), (activated, cells, *arrays[1 + layer.has_bias + layer.has_state :], before)
 
     def backward(saved: tuple[Array, ...], cotangents: tuple[Array, ...]) -> tuple[Array, ...]:
         *operands, before = saved
-        to_hidden = layer.turned(jnp.stack(layer.in_order(cotangents[:-1]), layer.axis))
         results = [gates, *[layer.state] * (2 * layer.has_state)]
-        to_gates, *to_state = _native.call_several("lstm_layer_grad", layer.spec(), results, *operands, to_hidden, cotangents[-1])
+        to_gates, *to_state = _native.call_several("lstm_layer_grad", layer.spec(), results, *operands, *cotangents)
         to_bias = [jnp.sum(to_gates, (0, 1))] * layer.has_bias
         return to_gates, *to_bias, *to_state, _to_weights(layer, before, to_gates)
 
@@ -267,7 +258,8 @@ def lower(*arrays: Array, **attrs: Any) -> tuple[Array, ...]:
     """By the native part."""
     layer = _layer_of(arrays, attrs)
     gates, bias, state, weights = _operands(arrays, layer, attrs["given"], attrs["gates"])
-    return differentiable(layer)(gates, *bias, *state, weights)
+    h, c = differentiable(layer)(gates, *bias, *state, weights)
+    return layer.turned(h), c
 
 
 def define(*arrays: Array, **attrs: Any) -> tuple[Array, ...]:
@@ -276,13 +268,13 @@ def define(*arrays: Array, **attrs: Any) -> tuple[Array, ...]:
     gates, bias, state, weights = _operands(arrays, layer, attrs["given"], attrs["gates"])
     gates = gates + bias[0] if bias else gates
     weights = weights.T if layer.transposed else weights
-    outputs = []
+    hidden = []
     for step in range(layer.steps):
         x = lax.index_in_dim(gates, step, layer.axis, keepdims=False)
         x = x + jnp.matmul(state[0], weights, precision=lax.Precision.HIGHEST) if state else x
         state = list(lstm_cell_kernels.define(x, *state[1:], gates=Gates(layer.quarters)))
-        outputs.append(state[0])
-    return *outputs, state[1]
+        hidden.append(state[0])
+    return layer.turned(jnp.stack(hidden, layer.axis)), state[1]
 
 
 def _unsupported_reason(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str | None:
@@ -301,4 +293,17 @@ def _describe(arrays: Sequence[Any], attrs: Mapping[str, Any]) -> str:
 
 LSTM_LAYER = OpDef(
     "lstm_layer", define, multiple_results=True, native=Native(lower, _unsupported_reason, _describe, sharded="", narrows=False)
+)
+
+
+def state_region(attrs: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """What h of a step is of those of all steps."""
+    place = attrs["place"]
+    return tuple((place, place + 1) if axis == attrs["axis"] else (0, size) for axis, size in enumerate(shape))
+
+
+STATE_OF_STEP = OpDef(
+    "lstm_state_of_step",
+    lambda h, *, axis, place: lax.index_in_dim(h, place, axis, keepdims=False),
+    region=state_region,
 )

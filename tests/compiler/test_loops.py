@@ -57,10 +57,15 @@ class Ours:
     cat = staticmethod(lambda xs, axis: flow.concat(xs, axis=axis))
     sum = staticmethod(lambda x, axis: flow.math.reduce_sum(x, [axis], keepdims=True))
 
+    @staticmethod
+    def cross_entropy(logits: Any, labels: Any) -> Any:
+        return flow.math.reduce_mean(flow.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
 
 class Theirs:
     matmul, sigmoid, tanh, relu, cat = torch.matmul, torch.sigmoid, torch.tanh, torch.relu, torch.cat
     sum = staticmethod(lambda x, axis: x.sum(axis, keepdim=True))
+    cross_entropy = staticmethod(torch.nn.functional.cross_entropy)
 
 
 def weights() -> Callable[[str, tuple[int, ...]], Any]:
@@ -158,6 +163,53 @@ def test_recurrences_over_each_other(cells: list[Callable[..., Any]], kind: str,
     flow.clear_default_session()
     found = check(cells, kind, **how)
     assert found.count("loop") >= len(cells) - (how["results"] == "some")
+
+
+@pytest.mark.parametrize(("cell", "devices"), [(gated, 1), (gated, 2), (None, 1), (None, 2)])
+def test_losses_of_each_step_are_those_of_pytorch(cell: Callable[..., Any] | None, devices: int) -> None:
+    """Behind a recurrence, and where no step reads another one's results; added up, with labels for each step."""
+    classes = 5
+    flow.config.cpu_device_num(devices)
+
+    def losses(np_: Any, xs: list[Any], labels: list[Any], begin: Any, w: Any) -> Any:
+        total, h = 0, begin
+        for x, y in zip(xs, labels, strict=True):
+            h = x if cell is None else cell(np_, x, h, w)
+            logits = np_.matmul(np_.tanh(np_.matmul(h, w("u", (WIDTH, WIDTH)))), w("v", (WIDTH, classes))) + w("c", (classes,))
+            total = total + np_.cross_entropy(logits, y) * 0.5
+        return total
+
+    config = flow.FunctionConfig()
+    config.default_placement_scope(flow.scope.placement("cpu", f"0:0-{devices - 1}"))
+
+    @flow.global_function("train", config)
+    def job(
+        x: tp.Numpy.Placeholder((ROWS, STEPS, WIDTH)), y: tp.Numpy.Placeholder((ROWS, STEPS), flow.int32)
+    ) -> tuple[tp.Numpy, tp.Numpy]:
+        scale = flow.get_variable("scale", (1,), initializer=flow.ones_initializer())
+        xs = [cut(x, t, 1) * scale for t in range(STEPS)]
+        labels = [flow.reshape(flow.slice(y, [None, t], [None, 1]), (ROWS,)) for t in range(STEPS)]
+        loss = losses(Ours, xs, labels, flow.constant(0, flow.float32, (ROWS, WIDTH)), weights())
+        flow.optimizer.SGD(flow.optimizer.PiecewiseConstantScheduler([], [1.0]), momentum=0).minimize(loss)
+        return loss, xs[3]
+
+    random = np.random.default_rng(0)
+    x = random.standard_normal((ROWS, STEPS, WIDTH)).astype(np.float32)
+    y = random.integers(0, classes, (ROWS, STEPS)).astype(np.int32)
+    job.build()
+    before = {name: v.numpy() for name, v in flow.get_all_variables().items() if not name.startswith("System")}
+    found, third = job(x, y)
+    assert loops_of(job).startswith(f"{STEPS - 1} steps"), loops_of(job)  # the first one adds a number
+    tensors = {name: torch.tensor(value, requires_grad=True) for name, value in before.items()}
+    xs = [torch.tensor(x)[:, t] * tensors["scale"] for t in range(STEPS)]
+    labels = [torch.tensor(y)[:, t].long() for t in range(STEPS)]
+    loss = losses(Theirs, xs, labels, torch.zeros(ROWS, WIDTH), lambda name, shape: tensors[name])
+    loss.backward()
+    np.testing.assert_allclose(found, loss.item(), rtol=1e-5)
+    np.testing.assert_array_equal(third, x[:, 3])
+    for name, tensor in tensors.items():
+        slope = before[name] - flow.get_all_variables()[name].numpy()
+        np.testing.assert_allclose(slope, tensor.grad.numpy(), rtol=1e-3, atol=1e-4 * float(tensor.grad.abs().max()))
 
 
 def test_layers_inside_of_a_step_are_one_loop() -> None:

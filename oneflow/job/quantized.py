@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import typing as tp
 from .._base.frames import shows_user_frames
-from .._base.refuse import refuse, shown
+from .._base.refuse import listed, refuse, shown
 from .._signature import parse_return
 from ..compiler.int8_analysis import INSTEAD, Analysis, details, key_of
 from ..compiler.int8_kernels import Grid, grid_of_values
@@ -20,6 +20,7 @@ from ..graph.node import Blob, Node
 from ..ops.array import concat, reshape
 from ..ops.reduce import reduce_max, reduce_min
 from .function import JobFunction
+from .untrained import OBSERVERS, unmeasured_observers
 
 _NO_FLOATS = "it has no products or convolutions of float32 data with variables"
 
@@ -108,7 +109,8 @@ def convert(job: Any, name: str | None = None) -> JobFunction[..., Any]:
       job: a predict job with ``fake_quantization`` of data by moving averages.
       name: of the new job; by default ``<job>_int8``.
     Returns: a job that takes and returns what ``job`` does.
-    Raises: ArgumentError (not a predict job), ModeError (no fake quantization, or nothing that can be of integers).
+    Raises: ArgumentError (not a predict job), ModeError (no fake quantization, a range that no training has measured, or nothing
+      that can be of integers).
     Example: >>> fast = flow.quantization.convert(predict)
     """
     job = _want_predict(job, "convert")
@@ -116,6 +118,14 @@ def convert(job: Any, name: str | None = None) -> JobFunction[..., Any]:
     watched = _Watched(job.name)
     observer = _observer(job, watched, measures=False)
     try:
+        if unmeasured := unmeasured_observers(job.build(), job.session):
+            node = next(iter(unmeasured.values()))
+            refuse(
+                ModeError,
+                f"job {job.name!r} cannot be converted: no training has measured a range for {listed(list(unmeasured), 6)}",
+                found=[("made at", f"{node.source}   {node.source.text}")],
+                hint=f"train first, or load what was trained; {OBSERVERS}",
+            )
         leaves = [d for p in job.declaration.parameters for _, d in p.leaves()]
         if any(d.kind != "Numpy" for d in leaves) or len(leaves) != len(job.declaration.parameters):
             refuse(ModeError, f"job {job.name!r} cannot be converted: its inputs are not plain arrays of fixed shapes",

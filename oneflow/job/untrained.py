@@ -1,4 +1,7 @@
-"""Finds weights that only predict jobs have and nobody has loaded, where others were trained: a name is misspelled."""
+"""Finds what only predict jobs have and nobody has loaded, where other values were trained: a name is misspelled.
+
+Weights, and the moving averages of observers in quantization-aware training, which are named after the ops that they measure.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,15 @@ from .._base.refuse import closest, listed, warn
 from .._variables import initializers
 from ..errors import JobWarning
 from ..graph.graph import Graph, Variable
+from ..graph.node import Node
+from ..ops.quantization import moving_averages
 from ..runtime.session import Session
+
+
+def unmeasured_observers(graph: Graph, session: Session) -> dict[str, Node]:
+    """The observers whose moving averages nobody has set: what reads them is rounded to 0. By the name of a variable of each."""
+    cells, is_as_drawn = session.store.cells, session.store.is_as_drawn
+    return {name: node for name, node in moving_averages(graph).items() if name not in cells or is_as_drawn(cells[name])}
 
 
 def warn_of_untrained_weights(graph: Graph, session: Session) -> None:
@@ -23,7 +34,10 @@ def warn_of_untrained_weights(graph: Graph, session: Session) -> None:
     read = {blob.node for node in graph.nodes for blob in node.inputs}
     used = [v for v in graph.variables.values() if v.name in weights and v.blob is not None and v.blob.node in read]
     untrained = [v for v in used if v.name not in {*learned, *trained, *assigned} and _is_drawn(v)]
-    if not untrained or not learned:
+    if not learned:
+        return
+    _warn_of_observers(graph, {n: o for n, o in unmeasured_observers(graph, session).items() if n not in trained})
+    if not untrained:
         return
     shown = listed([v.name for v in untrained], 6)
     near = closest(untrained[0].name, learned, count=1)
@@ -34,6 +48,25 @@ def warn_of_untrained_weights(graph: Graph, session: Session) -> None:
         f"  made at    {untrained[0].source}   {untrained[0].source.text}\n"
         f"  try        {meant}Jobs share weights by name, which layers have from name=... and flow.scope.namespace",
     )
+
+
+def _warn_of_observers(graph: Graph, unmeasured: dict[str, Node]) -> None:
+    if not unmeasured:
+        return
+    node = next(iter(unmeasured.values()))
+    warn(
+        JobWarning,
+        f"predict job {graph.name!r} rounds values to 0: no train job has measured their range, and nothing was loaded to\n"
+        f"  {listed(list(unmeasured), 6)}\n"
+        f"  made at    {node.source}   {node.source.text}\n"
+        f"  try        {OBSERVERS}",
+    )
+
+
+OBSERVERS = (
+    "observers are named after the ops that they measure, and ops without a name are numbered: add the same ops in both jobs, in "
+    "the same order, or name them"
+)
 
 
 def _is_drawn(variable: Variable) -> bool:

@@ -8,7 +8,8 @@ import numpy as np
 
 from .._base.jax import jnp, lax
 from ..errors import ModeError, ShapeError
-from ..graph.node import Blob
+from ..graph.graph import Graph
+from ..graph.node import Blob, Node
 from ._arrays import Array, broadcast_to, full, label, largest_of, least_of, like, select
 from ._emit import as_is, emit, emit_many, fail, op, want
 from ._int8 import GRID, STATISTICS
@@ -158,6 +159,11 @@ def observe_moving_average(
         stop=stop,
         **grid,
     )
+
+
+def moving_averages(graph: Graph) -> dict[str, Node]:
+    """The observers of a graph that keep moving averages, by the name of the variable that holds the largest value."""
+    return {node.inputs[2].node.attrs["variable"]: node for node in graph.nodes if node.op is _moving_average}
 
 
 def fake_quantization(

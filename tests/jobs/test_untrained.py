@@ -113,3 +113,40 @@ def test_values_that_an_initializer_brings_may_have_been_learned_elsewhere():
 
     training()(X)
     predict(X)
+
+
+def aware(kind, steps, name):
+    """A recurrence in quantization-aware training, whose steps have observers of their own."""
+    config = flow.FunctionConfig()
+    config.enable_qat(True)
+
+    def job(x: tp.Numpy.Placeholder((4, 5))) -> tp.Numpy:
+        w, h = flow.get_variable("w", (5, 5), initializer=flow.random_normal_initializer(stddev=0.4)), x
+        for _ in range(steps):
+            h = flow.math.tanh(flow.matmul(h, w) + x)
+        if kind == "train":
+            flow.optimizer.SGD(0.1).minimize(flow.math.reduce_mean(h))
+        return h
+
+    job.__name__ = name
+    return flow.global_function(kind, config)(job)
+
+
+def test_observers_that_no_training_has_set():
+    train, same, longer = aware("train", 2, "train"), aware("predict", 2, "same"), aware("predict", 3, "longer")
+    with pytest.raises(flow.errors.ModeError, match="'same' cannot be converted: no training has measured a range for"):
+        flow.quantization.convert(same)
+    train(X)
+    with warnings.catch_warnings(action="error"):
+        exact = same(X)
+        np.testing.assert_allclose(flow.quantization.convert(same)(X), exact, atol=1e-5)
+    with pytest.warns(JobWarning, match="'longer' rounds values to 0: no train job has measured their range") as told:
+        longer(X)
+    assert "Tanh_1-fake-quant-observer-moving_max" in str(told[0].message)
+    assert "h = flow.math.tanh(flow.matmul(h, w) + x)" in str(told[0].message)
+    assert told[0].filename == __file__
+    with pytest.raises(flow.errors.ModeError, match="Tanh_1-fake-quant-observer-moving_max") as refused:
+        flow.quantization.convert(longer)
+    assert "ops without a name are numbered" in str(refused.value)
+    flow.load_variables({"Tanh_1-fake-quant-observer-moving_max": np.ones(1, np.float32)})
+    assert np.abs(flow.quantization.convert(longer)(X)).max() <= 1

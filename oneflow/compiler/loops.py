@@ -460,7 +460,7 @@ def _cuts(node: Node) -> bool:
 def _is_for_all(node: Node) -> bool:
     """Whether what it computes for one step, with an axis of steps in front, is what it computes for all of them."""
     op = node.op
-    is_by_xla = op.native is None and op.gathers_rows is None
+    is_by_xla = op.native is None and op.gathers_rows is None and not op.of_user
     return is_by_xla or op.elementwise or _cuts(node) or bool(row_inputs(node)) or op.lstm is not None
 
 

@@ -223,6 +223,7 @@ class OpDef:
         zero where another one is.
       flat_at_zero: its derivative at 0 is 0.
       seeks_output: ``grad`` looks for its output among its inputs, so that the output must not be rounded by itself.
+      of_user: a program has registered it; its lowering may do what others do not, such as to call Python code.
       int8: its part in int8 inference and in fused products, if it has one.
       attention: ``attention(attrs)`` says which step of attention it may be; None for none.
       batch_norm: ``batch_norm(attrs)`` says what it computes, if it normalizes with the statistics of a batch.
@@ -264,6 +265,7 @@ class OpDef:
     zeros: Literal["all", "any"] | None = None
     flat_at_zero: bool = False
     seeks_output: bool = False
+    of_user: bool = False
     lays_out: bool = False
     takes_mesh: bool = False
     undivided: Callable[[Mapping[str, Any], Sequence[Any], Sequence[Any], int], Container[int]] | None = None

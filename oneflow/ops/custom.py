@@ -244,7 +244,7 @@ class _Declaration:
         undivided = None if on_host else _undivided
         op = OpDef(
             self.name, lowering, grad, stopped, multiple_results=True, callback=on_host, undivided=undivided,
-            seeks_output=True,  # for all that is known
+            seeks_output=True, of_user=True,  # for all that is known
         )  # fmt: skip
         made = CustomOp(self.name, self.inputs, self.outputs, self.attrs, lowering.function, op, grad is not None, caller())
         REGISTERED[self.name] = made

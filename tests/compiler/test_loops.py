@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -266,6 +267,30 @@ def test_what_a_loop_cannot_compute_is_computed_step_by_step(monkeypatch: pytest
     assert found.startswith(f"{STEPS} steps of") and none == ""
     np.testing.assert_allclose(rolled, unrolled, rtol=1e-5)
     assert rolled[-1] < rolled[0]
+
+
+def test_an_op_of_a_program_gets_each_step_by_itself() -> None:
+    """It may call Python code, whose result XLA knows the shape of."""
+    shapes = []
+
+    def on_host(x: np.ndarray) -> np.ndarray:
+        shapes.append(x.shape)
+        return np.sin(x)
+
+    @flow.experimental.register_op("sine_on_host")
+    def sine(x: Any) -> Any:
+        return jax.pure_callback(on_host, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    @flow.global_function("predict")
+    def job(x: tp.Numpy.Placeholder((ROWS, STEPS, WIDTH))) -> tp.Numpy:
+        w = weights()("w", (WIDTH, WIDTH))
+        return flow.stack([sine(flow.matmul(cut(x, t, 1), w)) for t in range(STEPS)], 1)
+
+    x = np.random.default_rng(0).standard_normal((ROWS, STEPS, WIDTH)).astype(np.float32)
+    found = job(x)
+    np.testing.assert_allclose(found, np.sin(x @ flow.get_all_variables()["w"].numpy()), rtol=1e-5, atol=1e-6)
+    assert shapes == [(ROWS, WIDTH)] * STEPS
+    assert loops_of(job).startswith(f"{STEPS} steps")
 
 
 def test_masks_of_steps() -> None:

@@ -77,7 +77,8 @@ class LoopSearch:
         self.position: dict[Key, int] = {}  # of the steps that compute values
         self.inside = {node: step for step in steps for node in getattr(step, "nodes", ())}  # of calls
         self.readers: dict[Key, list[int]] = {}
-        self.cutting = {key: cut for step in steps if isinstance(step, LayerCall) for key, cut in step.cuts.items()}
+        cuts = (each for step in steps if isinstance(step, LayerCall) for each in step.cuts.items())
+        self.cutting = {key: cut for key, cut in cuts if key[0] not in keep}  # a watched state is read by itself
         numbers: dict[Hashable, int] = {}
         self.kinds: list[int] = []
         for i, (step, unit) in enumerate(zip(steps, self.units, strict=True)):

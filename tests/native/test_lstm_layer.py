@@ -480,6 +480,36 @@ def test_the_gradient_of_what_a_step_gets_is_watched() -> None:
     np.testing.assert_allclose(mine, theirs.grad.numpy(), rtol=1e-3, atol=1e-5)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("watches", [False, True])
+def test_states_are_read_of_one_array_but_those_that_are_watched(
+    backwards: bool, watches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What each step computes of its state is computed at once (``compiler/loops.py``)."""
+    monkeypatch.setitem(globals(), "LENGTH", 24)
+    seen: list[Any] = []
+
+    def read_by_each(lib: Any, x: Any, state: Any, w: Any) -> tuple[list[Any], Any]:
+        h, c, read = state, state, []
+        for t in reversed(range(LENGTH)) if backwards else range(LENGTH):
+            h, c = step(lib, x[:, t] + lib.matmul(h, w), c)
+            if watches and t == 12 and lib is Ours:
+                flow.watch_diff(h, lambda found: seen.append(found.numpy()))
+            elif watches and t == 12:
+                h.retain_grad()
+                seen.append(h)
+            read.append(lib.tanh(lib.matmul(lib.matmul(h, w), lib.transpose(w, 0, 1))))
+        return read, c
+
+    found, job = trained(read_by_each, values())
+    assert_like_pytorch(read_by_each, values(), found)
+    passes = dict(job.executables[-1][1].plan.passes)
+    assert "one call" in passes["LSTM"] and "one loop" in passes["loops"]
+    if watches:
+        mine, theirs = seen
+        np.testing.assert_allclose(mine, theirs.grad.numpy(), rtol=1e-3, atol=1e-4)
+
+
 def test_what_runs_on_slices_of_the_batch_stays_there() -> None:
     """The first sum is computed with a convolution that is not native, slice by slice."""
     random = np.random.default_rng(1)

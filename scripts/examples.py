@@ -150,6 +150,12 @@ SETUP: dict[str, list[str]] = {
     "flow.quantization.convert": [
         "config = flow.FunctionConfig()",
         "config.enable_qat(True)",
+        '@flow.global_function("train", config)',
+        "def train(x: tp.Numpy.Placeholder((4, 16))) -> tp.Numpy:",
+        "    loss = flow.math.reduce_mean(flow.layers.dense(x, 4))",
+        "    flow.optimizer.SGD(0.1).minimize(loss)",
+        "    return loss",
+        "train(np.ones((4, 16), np.float32))",
         '@flow.global_function("predict", config)',
         "def predict(x: tp.Numpy.Placeholder((4, 16))) -> tp.Numpy:",
         "    return flow.layers.dense(x, 4)",

@@ -47,11 +47,11 @@ class LayerCall(JoinedCall):
             return run_nodes(self.nodes, values, draws, path)
         propagates = run_nodes([self.node], values, draws, path)
         whole, last = (values.get_blob(blob) for blob in self.node.outputs)
-        cuts = self.cuts.values()
-        for target, cut in zip(self.targets, cuts, strict=False):
-            values.set_blob(target, cut.op.define(whole, **cut.attrs))
+        cuts = [cut.attrs for cut in self.cuts.values()]
+        for target, attrs in zip(self.targets, cuts, strict=False):
+            values.set_blob(target, STATE_OF_STEP.define(whole, **attrs))
         values.set_blob(self.targets[-1], last)
-        regions = tuple(state_region(cut.attrs, whole.shape) for cut in cuts)
+        regions = tuple(state_region(attrs, whole.shape) for attrs in cuts)
         return [*propagates, jax.tree_util.Partial(partial(self._to_whole, whole.shape, regions))] if propagates else []
 
     def _to_whole(self, shape: tuple[int, ...], regions: Sequence[Region], backward: Backward) -> None:

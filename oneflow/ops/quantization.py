@@ -8,7 +8,7 @@ import numpy as np
 
 from .._base.jax import jnp, lax
 from ..errors import ModeError, ShapeError
-from ..graph.graph import Graph
+from ..graph.graph import OP_VARIABLE, Graph
 from ..graph.node import Blob, Node
 from ._arrays import Array, broadcast_to, full, label, largest_of, least_of, like, select
 from ._emit import as_is, emit, emit_many, fail, op, want
@@ -162,8 +162,9 @@ def observe_moving_average(
 
 
 def moving_averages(graph: Graph) -> dict[str, Node]:
-    """The observers of a graph that keep moving averages, by the name of the variable that holds the largest value."""
-    return {node.inputs[2].node.attrs["variable"]: node for node in graph.nodes if node.op is _moving_average}
+    """The observers of a graph whose moving averages are variables, by the name of that of the largest value."""
+    found = ((node.inputs[2].node, node) for node in graph.nodes if node.op is _moving_average)
+    return {kept.attrs["variable"]: node for kept, node in found if kept.op is OP_VARIABLE}
 
 
 def fake_quantization(

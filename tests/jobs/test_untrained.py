@@ -150,3 +150,18 @@ def test_observers_that_no_training_has_set():
     assert "ops without a name are numbered" in str(refused.value)
     flow.load_variables({"Tanh_1-fake-quant-observer-moving_max": np.ones(1, np.float32)})
     assert np.abs(flow.quantization.convert(longer)(X)).max() <= 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_observers_whose_averages_are_no_variables():
+    training()(X)
+
+    @flow.global_function("predict")
+    def predict(x: tp.Numpy.Placeholder((4, 5)), largest: tp.Numpy.Placeholder((1,))) -> tp.Numpy:
+        op = flow.user_op_builder("observer").Op("moving_average_min_max_observer").Input("in", [x])
+        op = op.Input("current_train_step", [flow.constant(0, flow.int64, (1,))])
+        op = op.Input("moving_max", [largest]).Input("moving_min", [largest]).Output("scale").Output("zero_point")
+        op = op.Attr("training", False).Attr("stop_update_after_iters", 1).Attr("momentum", 0.9)
+        return op.Attr("quantization_bit", 8).Attr("quantization_scheme", "symmetric").Build().RemoteBlobList()[0]
+
+    np.testing.assert_allclose(predict(X, np.ones(1, np.float32)), [1 / 127], rtol=1e-6)

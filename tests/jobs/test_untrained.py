@@ -162,6 +162,7 @@ def test_observers_whose_averages_are_no_variables():
         op = op.Input("current_train_step", [flow.constant(0, flow.int64, (1,))])
         op = op.Input("moving_max", [largest]).Input("moving_min", [largest]).Output("scale").Output("zero_point")
         op = op.Attr("training", False).Attr("stop_update_after_iters", 1).Attr("momentum", 0.9)
-        return op.Attr("quantization_bit", 8).Attr("quantization_scheme", "symmetric").Build().RemoteBlobList()[0]
+        op = op.Attr("quantization_bit", 8).Attr("quantization_scheme", "symmetric")
+        return op.Build().InferAndTryRun().RemoteBlobList()[0]
 
     np.testing.assert_allclose(predict(X, np.ones(1, np.float32)), [1 / 127], rtol=1e-6)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
+from .process_state import process_state
 from .whole_files import replacing
+
+_BETWEEN_LOOKS = 16  # entries added by this process: to look through ten thousand takes as long as to build a small job
 
 
 def write(folder: Path, name: str, content: bytes, max_bytes: int) -> None:
-    """Writes an entry that only its owner may read, and keeps the folder below a size.
+    """Writes an entry that only its owner may read, and keeps the folder below about a size (``added``).
 
     Args:
       folder: made where it is missing, for its owner alone.
-      max_bytes: of all entries; those whose time of change is oldest go first, so a reader that uses one touches it.
+      max_bytes: of all entries.
     Raises:
       OSError: it cannot be written.
     """
@@ -21,18 +25,32 @@ def write(folder: Path, name: str, content: bytes, max_bytes: int) -> None:
     with replacing(folder / name) as staged:
         staged.touch(0o600)
         staged.write_bytes(content)
-    _prune(folder, max_bytes)
+    added(folder, max_bytes)
 
 
-def _prune(folder: Path, max_bytes: int) -> None:
+def added(folder: Path, max_bytes: int, suffixes: tuple[str, ...] = ("",)) -> None:
+    """Notes that an entry has been added; with this process's first, and then with some of them, the oldest entries are removed.
+
+    Args:
+      max_bytes: of all entries; those that were neither changed nor read for longest go first. A file system may note that a
+        file is read but once a day, so a reader that can touches what it uses.
+      suffixes: how the names of entries end; other files, and folders, are left alone.
+    """
+    count = process_state.cache_entries_added.get(folder, 0)
+    process_state.cache_entries_added[folder] = count + 1
+    if count % _BETWEEN_LOOKS:
+        return
     found = []
-    for file in folder.iterdir():  # what killed processes left as well
-        with contextlib.suppress(OSError):
-            found.append((file.stat().st_mtime, file.stat().st_size, file))
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:  # what killed processes left as well
+            with contextlib.suppress(OSError):
+                if entry.name.endswith(suffixes) and entry.is_file(follow_symlinks=False):
+                    about = entry.stat(follow_symlinks=False)
+                    found.append((max(about.st_mtime_ns, about.st_atime_ns), about.st_size, entry.path))
     total = sum(size for _, size, _ in found)
-    for _, size, file in sorted(found, key=lambda entry: entry[0]):
+    for _, size, path in sorted(found):
         if total <= max_bytes:
             return
         with contextlib.suppress(OSError):
-            file.unlink()
+            os.unlink(path)
         total -= size

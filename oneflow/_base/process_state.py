@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 
@@ -16,6 +17,7 @@ class ProcessState:
       native_part: the native part, once it has been looked for, under ``native_lock``.
       sgemm_generated: whether oneDNN has been asked to generate the code of its sgemm, under the same lock.
       said_no_bfloat16: whether users have been told that mixed precision is not faster on this machine.
+      cache_entries_added: entries of caches on disk that this process has added, by folder.
       callback_errors: errors of Python code inside a step, with this code, until its call takes them; under ``callback_lock``.
       imported_at_ns: when the library was imported, by the clock of files.
       profiler_ranges: the ranges that a thread has begun, under ``stack``.
@@ -28,6 +30,7 @@ class ProcessState:
         self.native_part: Any = None
         self.sgemm_generated = False
         self.said_no_bfloat16 = False
+        self.cache_entries_added: dict[Path, int] = {}
         self.profiler_ranges = threading.local()
         self.after_fork()
 

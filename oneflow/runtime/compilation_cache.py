@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .._base import cache_files
 from .._base.jax import jax
 
 _log = logging.getLogger("oneflow")
 MAX_BYTES = 1 << 30
+_OF_JAX = ("-cache", "-atime")  # its files; those of the second kind are written where it bounds its cache itself
 _lock = threading.Lock()
 _inside = 0  # threads inside ``enabled``
 _before: dict[str, Any] = {}  # JAX's settings, as they were before the first of them
@@ -60,7 +62,7 @@ def enabled() -> Iterator[None]:
 
     settings = {
         "jax_compilation_cache_dir": str(path),
-        "jax_compilation_cache_max_size": MAX_BYTES,
+        "jax_compilation_cache_max_size": -1,  # to bound it, JAX would read a file per entry at every compilation
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
@@ -72,14 +74,24 @@ def enabled() -> Iterator[None]:
                 config.update(name, value)
             compilation_cache.reset_cache()  # JAX reads the settings once, at its first use of the cache
         _inside += 1
+    before = _changed_at(path)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
             yield
     finally:
+        if _changed_at(path) != before:
+            cache_files.added(path, MAX_BYTES, _OF_JAX)
         with _lock:
             _inside -= 1
             if not _inside:
                 for name, value in _before.items():
                     config.update(name, value)
                 compilation_cache.reset_cache()
+
+
+def _changed_at(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None

@@ -15,7 +15,7 @@ import oneflow.typing as tp
 from oneflow.runtime import compilation_cache, kept_programs
 from oneflow.runtime.launching import Launcher
 
-DIRECTORY = kept_programs.directory  # as long as ``conftest.py`` has not replaced it
+DIRECTORY, ENABLED = kept_programs.directory, compilation_cache.enabled  # as long as ``conftest.py`` has not replaced them
 pytestmark = pytest.mark.cpu("programs of other devices are XLA's to keep")
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
 
@@ -32,6 +32,7 @@ def loads(tmp_path, monkeypatch) -> list[bool]:
         return program
 
     monkeypatch.setattr(kept_programs, "directory", DIRECTORY)
+    monkeypatch.setattr(compilation_cache, "enabled", ENABLED)
     monkeypatch.setattr(kept_programs, "load", noted)
     monkeypatch.setenv("ONEFLOW_CACHE_DIR", str(tmp_path))
     return found
@@ -202,3 +203,29 @@ def test_threads_that_compile_at_once_share_jaxs_settings_and_take_them_back(loa
             assert jax.config.jax_compilation_cache_dir == "/a/users/own"
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_programs_of_several_devices_are_kept_by_xla_up_to_a_size(loads, tmp_path, monkeypatch):
+    def compiled(width: int) -> None:
+        flow.clear_default_session()
+        flow.config.cpu_device_num(2)
+
+        @flow.global_function()
+        def job(x: tp.ListNumpy.Placeholder((64, 9))) -> tp.ListNumpy:
+            return x * 2
+
+        assert job([np.ones((4, width), np.float32)] * 2)[0][0, 0] == 2
+
+    def entries() -> list[Path]:
+        return [file for file in tmp_path.iterdir() if file.name.endswith("-cache")]
+
+    (tmp_path / "notes").write_bytes(b"x" * 1000)  # no program: left alone
+    compiled(1)
+    (first,) = entries()
+    compiled(1)
+    assert entries() == [first], "it is found again"
+    monkeypatch.setattr(compilation_cache, "MAX_BYTES", int(2.5 * first.stat().st_size))
+    for width in range(2, 19):
+        compiled(width)
+    assert first not in entries() and 1 <= len(entries()) <= 2 + 16
+    assert (tmp_path / "notes").exists() and not loads

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,14 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(name)
     with _uninterrupted(), _collector_at_rest():
         return importlib.import_module(name)
+
+
+def prepare_lowering() -> None:
+    """Imports what JAX imports when it first lowers a program: it can register a dialect of MLIR but once in a process, so that
+    no program could be lowered any more after a Ctrl-C in the midst of it."""
+    for dialect in ("builtin", "mhlo"):
+        with suppress(ImportError):  # as JAX names them today
+            _module(f"jaxlib.mlir.dialects.{dialect}")
 
 
 @contextmanager
@@ -98,4 +106,4 @@ else:
 
 jax_export: Any = _Lazy("jax.export")
 
-__all__ = ["jax", "jax_export", "jnp", "lax"]
+__all__ = ["jax", "jax_export", "jnp", "lax", "prepare_lowering"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._base import jax_versions
 from .._base.dist import Placement
-from .._base.jax import jax
+from .._base.jax import jax, prepare_lowering
 from .._base.log import notice
 from .._base.refuse import refuse
 from ..compiler.layout import Layout, Storage, layout_of
@@ -155,6 +155,7 @@ class Executable:
         if self.is_staged:
             from ..compiler.stages import staged  # most jobs have no stages
 
+            prepare_lowering()
             assert self._meshes is not None
             with jax.enable_x64(True), product_precision(self.plan):
                 start = time.perf_counter()
@@ -167,6 +168,7 @@ class Executable:
         key = self._key(arguments)
         if key is not None and self._has_kept(key):
             return
+        prepare_lowering()
         function = single(self.plan, self._storages, self._meshes, options=self._options)
         start = time.perf_counter()
         with jax.enable_x64(True) if self.plan.x64 else nullcontext():

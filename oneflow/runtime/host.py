@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._base import dtype as dtypes
-from .._base.jax import jax, jnp
+from .._base.jax import jax, jnp, prepare_lowering
 from ..compiler.host_plan import distinct
 from ..config import Resource
 from ..data._fault import Where, fault
@@ -418,6 +418,7 @@ def deliverable(value: Any, after: Sequence[Any]) -> Any:
 
 def _compiled(node: Node) -> Callable[..., Any]:
     op, attrs = node.op, dict(node.attrs)
+    prepare_lowering()
     if op.random:
         return jax.jit(lambda key, *arrays: op.define(*arrays, key=key, **attrs))
     return jax.jit(lambda *arrays: op.define(*arrays, **attrs))

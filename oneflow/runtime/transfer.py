@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.jax import jax, jnp, lax
+from .._base.jax import jax, jnp, lax, prepare_lowering
 from . import processes
 
 
@@ -158,6 +158,7 @@ def _over(devices: tuple[Any, ...], split: bool, axis: int = 0) -> Any:
 
 @cache
 def _copying(sharding: Any) -> Any:
+    prepare_lowering()
     return jax.jit(lambda x: x, out_shardings=sharding)
 
 
@@ -209,6 +210,7 @@ def _relayed(array: Any, devices: tuple[Any, ...]) -> Any:
 
 @cache
 def _summing(sharding: Any) -> Any:
+    prepare_lowering()
     return jax.jit(_sum_of_bits, out_shardings=sharding)
 
 

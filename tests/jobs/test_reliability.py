@@ -1361,6 +1361,34 @@ except KeyboardInterrupt:
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted True [False] True\n", "")
 
 
+@pytest.mark.parametrize("dialect", ["builtin", "mhlo"])
+def test_a_first_call_can_be_interrupted_while_jax_registers_a_dialect(dialect):
+    """JAX imports some at its first lowering, and can register each but once."""
+    done = run(f"""
+os.environ["ONEFLOW_CACHE_DIR"] = ""  # a program that is kept is not lowered
+import jax
+from jaxlib.mlir.dialects import _ods_common
+registering = _ods_common._cext.register_dialect
+
+def interrupted(dialect):
+    made = registering(dialect)
+    if dialect.DIALECT_NAMESPACE == {dialect!r}:
+        os.kill(os.getpid(), signal.SIGINT)
+        print("registered", made.DIALECT_NAMESPACE)
+    return made
+
+_ods_common._cext.register_dialect = interrupted
+try:
+    job(x)
+    time.sleep(0.1)
+except KeyboardInterrupt:
+    print("interrupted")
+job(x)(lambda y: print(y.sum()))
+flow.sync_default_session()
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"registered {dialect}\ninterrupted\n8.0\n", "")
+
+
 @pytest.mark.parametrize("kind", [pytest.param("predict", marks=pytest.mark.thorough), "train"])
 def test_a_program_may_end_while_a_call_that_was_interrupted_is_computed(kind):
     done = run(f"""

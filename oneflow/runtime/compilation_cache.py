@@ -80,14 +80,14 @@ def enabled() -> Iterator[None]:
             warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
             yield
     finally:
-        if _changed_at(path) != before:
-            cache_files.added(path, MAX_BYTES, _OF_JAX)
         with _lock:
             _inside -= 1
             if not _inside:
                 for name, value in _before.items():
                     config.update(name, value)
                 compilation_cache.reset_cache()
+    if _changed_at(path) != before:
+        cache_files.added(path, MAX_BYTES, _OF_JAX)
 
 
 def _changed_at(path: Path) -> int | None:

@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from importlib import metadata
@@ -155,28 +154,6 @@ def _no_kept_programs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("oneflow.runtime.kept_programs.directory", lambda: None)
         patch.setattr("oneflow.runtime.compilation_cache.enabled", nullcontext)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _contexts_are_shared() -> Iterator[None]:
-    """JAX makes an MLIR context for each program that it lowers, a tenth of all that tests do. Here, fifty programs share one."""
-    from jax._src.interpreters import mlir
-
-    if not hasattr(mlir, "make_ir_context"):  # private to JAX: where it is gone, tests take longer
-        yield
-        return
-    of_thread, make = threading.local(), mlir.make_ir_context
-
-    def shared():
-        left, context = getattr(of_thread, "found", (0, None))
-        if not left:
-            left, context = 50, make()
-        of_thread.found = left - 1, context
-        return context
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mlir, "make_ir_context", shared)
         yield
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 __version__ = "0.1.0"
-PROTOCOL = 48
+PROTOCOL = 49
 HERE = os.path.join(os.path.dirname(os.path.realpath(__file__)), "lib")
 EXTENSION = "fast_path.abi3.so"
 
@@ -21,7 +21,8 @@ class Library:
     Attributes:
       handlers: the XLA FFI handlers, by the names of their calls.
       ffi_version: (major, minor) of XLA's FFI that they were built for.
-      has_bfloat16: the machine multiplies bfloat16 numbers (AVX-512 BF16 or AMX).
+      has_bfloat16: the machine multiplies bfloat16 numbers (AVX-512 BF16 or AMX), faster than float32.
+      has_slow_bfloat16: it does, but not faster.
     """
 
     CALLS = (
@@ -44,7 +45,8 @@ class Library:
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._calls.oneflow_ffi_version(ctypes.byref(major), ctypes.byref(minor))
         self.ffi_version = (major.value, minor.value)
-        self.has_bfloat16 = bool(self._calls.oneflow_has_bfloat16())
+        bfloat16 = self._calls.oneflow_bfloat16()
+        self.has_bfloat16, self.has_slow_bfloat16 = bfloat16 == 2, bfloat16 == 1
         self.handlers: dict[str, Any] = {name: self._calls[f"oneflow_{name}"] for name in self.CALLS}
 
     @property

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <limits>
 
+#include "bf16_speed.h"
 #include "operation.h"
 #include "vectors.h"
 

@@ -3,19 +3,30 @@
 constexpr int kTileRows = 6, kTileVectors = kLanes == 16 ? 4 : 2;  // of sums in registers
 constexpr int64_t kTile = kTileVectors * kLanes, kPanel = kTile;   // columns; those of a packed factor that lie side by side
 
-// kRows x kVectors vectors of C (+)= A B; the rows of B are vectors of words.
-template <bool kBf16, int kRows, int kVectors>
+// What a product reads: numbers, or words of two bfloat16 numbers, which an instruction multiplies, or which are multiplied half by half.
+enum class Factors { kFloats, kWords, kHalves };
+
+template <Factors kFactors>
+inline Floats half(Floats words, int upper) {
+  if constexpr (kFactors != Factors::kHalves) return words;
+  return upper ? Elements<true>::upper(words) : Elements<true>::lower(words);
+}
+
+// kRows x kVectors vectors of C (+)= A B.
+template <Factors kFactors, int kRows, int kVectors>
 void multiply_tile(Words a, const float* b, int64_t b_row, float* c, int64_t c_row, int64_t depth, bool adds) {
   Floats sums[kRows][kVectors];
   for (int r = 0; r < kRows; r++) {
     for (int v = 0; v < kVectors; v++) sums[r][v] = adds ? load(c + r * c_row + kLanes * v) : zero();
   }
   for (int64_t i = 0; i < depth; i++) {
-    Floats row[kVectors];
-    for (int v = 0; v < kVectors; v++) row[v] = load(b + i * b_row + kLanes * v);
-    for (int r = 0; r < kRows; r++) {
-      const Floats one = all(a.data[r * a.row + i * a.column]);
-      for (int v = 0; v < kVectors; v++) sums[r][v] = Elements<kBf16>::fma_words(one, row[v], sums[r][v]);
+    for (int upper = 0; upper < (kFactors == Factors::kHalves ? 2 : 1); upper++) {  // one after the other, for registers
+      Floats row[kVectors];
+      for (int v = 0; v < kVectors; v++) row[v] = half<kFactors>(load(b + i * b_row + kLanes * v), upper);
+      for (int r = 0; r < kRows; r++) {
+        const Floats one = half<kFactors>(all(a.data[r * a.row + i * a.column]), upper);
+        for (int v = 0; v < kVectors; v++) sums[r][v] = Elements<kFactors == Factors::kWords>::fma_words(one, row[v], sums[r][v]);
+      }
     }
   }
   for (int r = 0; r < kRows; r++) {
@@ -23,45 +34,53 @@ void multiply_tile(Words a, const float* b, int64_t b_row, float* c, int64_t c_r
   }
 }
 
-template <bool kBf16, int kVectors>
+template <Factors kFactors, int kVectors>
 void multiply_rows(int64_t rows, Words a, const float* b, int64_t b_row, float* c, int64_t c_row, int64_t depth, bool adds) {
   for (; rows >= kTileRows; rows -= kTileRows, a.data += kTileRows * a.row, c += kTileRows * c_row) {
-    multiply_tile<kBf16, kTileRows, kVectors>(a, b, b_row, c, c_row, depth, adds);
+    multiply_tile<kFactors, kTileRows, kVectors>(a, b, b_row, c, c_row, depth, adds);
   }
   switch (rows) {
     case 5:
-      return multiply_tile<kBf16, 5, kVectors>(a, b, b_row, c, c_row, depth, adds);
+      return multiply_tile<kFactors, 5, kVectors>(a, b, b_row, c, c_row, depth, adds);
     case 4:
-      return multiply_tile<kBf16, 4, kVectors>(a, b, b_row, c, c_row, depth, adds);
+      return multiply_tile<kFactors, 4, kVectors>(a, b, b_row, c, c_row, depth, adds);
     case 3:
-      return multiply_tile<kBf16, 3, kVectors>(a, b, b_row, c, c_row, depth, adds);
+      return multiply_tile<kFactors, 3, kVectors>(a, b, b_row, c, c_row, depth, adds);
     case 2:
-      return multiply_tile<kBf16, 2, kVectors>(a, b, b_row, c, c_row, depth, adds);
+      return multiply_tile<kFactors, 2, kVectors>(a, b, b_row, c, c_row, depth, adds);
     case 1:
-      return multiply_tile<kBf16, 1, kVectors>(a, b, b_row, c, c_row, depth, adds);
+      return multiply_tile<kFactors, 1, kVectors>(a, b, b_row, c, c_row, depth, adds);
     default:
       return;
   }
 }
 
 // C (+)= A B, `columns` being a multiple of 16 and `depth` counted in words.
-template <bool kBf16>
-void multiply(int64_t rows, int64_t columns, Words a, const float* b, int64_t b_row, float* c, int64_t c_row, int64_t depth,
-              bool adds) {
+template <Factors kFactors>
+void multiply_words(int64_t rows, int64_t columns, Words a, const float* b, int64_t b_row, float* c, int64_t c_row,
+                    int64_t depth, bool adds) {
   for (; columns >= kTile; columns -= kTile, b += kTile, c += kTile) {
-    multiply_rows<kBf16, kTileVectors>(rows, a, b, b_row, c, c_row, depth, adds);
+    multiply_rows<kFactors, kTileVectors>(rows, a, b, b_row, c, c_row, depth, adds);
   }
   if constexpr (kTile == 16) return;
   switch (columns / kLanes) {
     case 3:
-      return multiply_rows<kBf16, 3>(rows, a, b, b_row, c, c_row, depth, adds);
+      return multiply_rows<kFactors, 3>(rows, a, b, b_row, c, c_row, depth, adds);
     case 2:
-      return multiply_rows<kBf16, 2>(rows, a, b, b_row, c, c_row, depth, adds);
+      return multiply_rows<kFactors, 2>(rows, a, b, b_row, c, c_row, depth, adds);
     case 1:
-      return multiply_rows<kBf16, 1>(rows, a, b, b_row, c, c_row, depth, adds);
+      return multiply_rows<kFactors, 1>(rows, a, b, b_row, c, c_row, depth, adds);
     default:
       return;
   }
+}
+
+template <bool kBf16>
+void multiply(int64_t rows, int64_t columns, Words a, const float* b, int64_t b_row, float* c, int64_t c_row, int64_t depth,
+              bool adds) {
+  constexpr Factors kWords = kLanes == 16 ? Factors::kWords : Factors::kHalves;
+  const auto run = !kBf16 ? multiply_words<Factors::kFloats> : has_fast_words() ? multiply_words<kWords> : multiply_words<Factors::kHalves>;
+  run(rows, columns, a, b, b_row, c, c_row, depth, adds);
 }
 
 // The same with B in panels, from column `begin` on.

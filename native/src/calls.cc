@@ -6,6 +6,7 @@
 #include <exception>
 #include <initializer_list>
 
+#include "bf16_speed.h"
 #include "cache.h"
 #include "meeting.h"
 #include "operation.h"
@@ -332,11 +333,8 @@ __attribute__((visibility("default"))) void oneflow_ffi_version(int* major, int*
   *minor = XLA_FFI_API_MINOR;
 }
 
-// Whether the machine multiplies bfloat16 numbers (AVX-512 BF16, or AMX), and does not only emulate it.
-__attribute__((visibility("default"))) int oneflow_has_bfloat16() {
-  const int isa = static_cast<int>(dnnl::get_effective_cpu_isa()), needed = static_cast<int>(dnnl::cpu_isa::avx512_core_bf16);
-  return (isa & needed) == needed;
-}
+// Whether the machine multiplies bfloat16 numbers (AVX-512 BF16, or AMX), and does not only emulate it: 2 if faster than float32, 1 if not.
+__attribute__((visibility("default"))) int oneflow_bfloat16() { return static_cast<int>(native::bf16_speed()); }
 
 // How many seconds a call that devices make together waits for the last of them.
 __attribute__((visibility("default"))) void oneflow_set_patience(int seconds) { meetings().set_patience(seconds); }

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "bf16_speed.h"
 #include "vectors.h"
 
 namespace native {
@@ -198,7 +199,7 @@ constexpr decltype(&add_products<kBf16, 1, P>) kAddProducts[kMostRows] = {
 #define VARIANT(function, is_bf16, type) \
   (!(is_bf16) ? function<false, false> : (type) == dt::bf16 ? function<true, true> : function<true, false>)
 
-constexpr int64_t kMostInputPixels = 1024;
+constexpr int64_t kMostInputPixels = 1024, kFewPixels = 4;
 
 // Up to which size this is the fastest way was measured with one thread (docs/performance.md). `units`: of work, which threads share.
 bool is_few_pixels(const ConvSpec& s, int64_t most_pixels, int64_t most_rows, int64_t units, int threads) {
@@ -209,13 +210,15 @@ bool is_few_pixels(const ConvSpec& s, int64_t most_pixels, int64_t most_rows, in
   if (s.kernel[0] % kPanel != 0 || s.kernel[1] % kPanel != 0) return false;
   if (2 * units < threads) return false;  // most of them would have nothing to do
   if (Windows::product(s.windows().input) > kMostInputPixels) return false;  // all of it is packed, also what no tap touches
-  return s.rows() <= most_rows && s.rows() <= most_pixels * s.output[0] && isa() == Isa::kAvx512 && runs_kernels(s.dtypes.compute == dt::bf16);
+  const bool is_bf16 = s.dtypes.compute == dt::bf16;
+  if (is_bf16 && !has_fast_words()) most_pixels = std::min(most_pixels, kFewPixels);  // AMX is faster where weights are not all
+  return s.rows() <= most_rows && s.rows() <= most_pixels * s.output[0] && isa() == Isa::kAvx512 && runs_kernels(is_bf16);
 }
 
 }  // namespace
 
 bool FewPixels::takes(const ConvSpec& s, int threads) {
-  constexpr int64_t kMostPixels = 64, kMostResults = 1024, kFewPixels = 4, kSomeSamples = 4;
+  constexpr int64_t kMostPixels = 64, kMostResults = 1024, kSomeSamples = 4;
   if (s.kind == ConvSpec::kBackwardWeights) return false;
   const int64_t panels = s.kernel[s.kind == ConvSpec::kForward ? 0 : 1] / kPanel;
   if (!is_few_pixels(s, s.input[0] >= kSomeSamples ? kMostPixels : kFewPixels, kMostResults, panels, threads)) return false;

@@ -13,8 +13,12 @@ namespace {
 // where B is transposed and A has some rows (measured with two threads, AVX-512: docs/performance.md). Without AVX-512 they are one.
 bool is_for_sgemm(const GemmShape& s) {
   constexpr int64_t kFewRows = 6;
+  constexpr int64_t kManyRows = 1024, kMostColumns = 512, kLeastColumns = 64, kLongSum = 640;
   if (s.dtypes.compute != dt::f32 || s.batch != 1) return false;
   if (s.way != GemmShape::kChosen) return s.way == GemmShape::kSgemm;
+  if (s.a_transposed && isa() == Isa::kAvx512 && is_intel()) {  // where sgemm turns A again for every few columns
+    if (s.m >= kManyRows && s.k >= kLongSum && s.n >= kLeastColumns && s.n <= kMostColumns) return false;
+  }
   return !s.b_transposed || s.m <= kFewRows || isa() != Isa::kAvx512;
 }
 

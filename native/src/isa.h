@@ -46,6 +46,15 @@ inline std::string isa_name(bool with_bf16) {
 // The float32 numbers in a vector.
 inline int64_t lanes() { return isa() == Isa::kAvx512 ? 16 : 8; }
 
+// Whether Intel made it. Two CPUs with the same instructions do not find the same kernels fast.
+inline bool is_intel() {
+  static const bool found = [] {
+    unsigned a, b, c, d;
+    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx && c == signature_INTEL_ecx && d == signature_INTEL_edx;
+  }();
+  return found;
+}
+
 // What each_isa.h has compiled twice, for this CPU.
 template <class Kernels>
 const Kernels& for_this_cpu(const Kernels& avx2, const Kernels& avx512) {

@@ -179,8 +179,9 @@ struct Elements<true> {
   }
   static Floats load(const uint16_t* data, Lanes lanes, Floats other) { return select(lanes, load(data, lanes), other); }
   static Floats rounded(Floats x) { return widened(narrowed(x)); }
-  // Of words: two numbers each, whose products are added.
-  static Floats fma_words(Floats a, Floats b, Floats c) { return fma(upper(a), upper(b), fma(lower(a), lower(b), c)); }
+  // Of words: two numbers each.
+  static Floats lower(Floats words) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(words), 16)); }
+  static Floats upper(Floats words) { return _mm256_and_ps(words, _mm256_castsi256_ps(integers(static_cast<int>(0xffff0000u)))); }
   static Floats paired(Narrow low, Narrow high) {
     return _mm256_castsi256_ps(_mm256_or_si256(_mm256_cvtepu16_epi32(low), _mm256_slli_epi32(_mm256_cvtepu16_epi32(high), 16)));
   }
@@ -191,10 +192,6 @@ struct Elements<true> {
     store(numbers, x);
     std::memcpy(data, numbers, static_cast<size_t>(count_of(lanes)) * sizeof *data);
   }
-
- private:
-  static Floats upper(Floats words) { return _mm256_and_ps(words, _mm256_castsi256_ps(integers(static_cast<int>(0xffff0000u)))); }
-  static Floats lower(Floats words) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(words), 16)); }
 };
 
 #include "vector_math.h"

@@ -136,6 +136,8 @@ struct Elements<true> {
   static Floats rounded(Floats x) { return widened(narrowed(x)); }
   // Of words: two numbers each, whose products are added.
   static Floats fma_words(Floats a, Floats b, Floats c) { return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b); }
+  static Floats lower(Floats words) { return (__m512)_mm512_slli_epi32((__m512i)words, 16); }
+  static Floats upper(Floats words) { return (__m512)_mm512_and_si512((__m512i)words, integers(static_cast<int>(0xffff0000u))); }
   static Floats paired(Narrow low, Narrow high) {
     return (__m512)_mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
   }

@@ -23,7 +23,7 @@ from .process_state import process_state
 from .rounding import rounded, to_bfloat16
 
 _log = logging.getLogger("oneflow")
-PROTOCOL = 48
+PROTOCOL = 49
 SGEMM = "gemm"  # the name of oneDNN's sgemm among the kernels of products
 # How the names of kernels begin that are not oneDNN's.
 FEW_PIXELS, FEW_ROWS, WINOGRAD = "few pixels", "few rows", "winograd"
@@ -75,7 +75,7 @@ def stored(array: Any) -> Any:
 def product(name: str, spec: Callable[..., Sequence[int]], shape: Sequence[int], a: Any, b: Any, dtype: Any) -> Any:
     """A convolution or a matrix product, with sums in float32: of bfloat16 numbers unless a, b and the result are float32.
 
-    On a CPU that does not multiply bfloat16 numbers, a and b are rounded and multiplied as float32, which gives the same.
+    On a CPU that does not multiply bfloat16 numbers faster, a and b are rounded and multiplied as float32, which gives the same.
 
     Args:
       name: ``conv`` or ``matmul``.
@@ -435,7 +435,9 @@ def has_bfloat16() -> bool:
     with process_state.native_lock:
         said, process_state.said_no_bfloat16 = process_state.said_no_bfloat16, True
     if not said:
-        reason = part().reason or "this CPU has neither AVX-512 BF16 nor AMX"
+        slow = part().library is not None and part().library.has_slow_bfloat16
+        without = "no AMX, and its AVX-512 BF16 is slower" if slow else "neither AVX-512 BF16 nor AMX"
+        reason = part().reason or f"this CPU has {without}"
         notice(f"oneflow: mixed precision will not be faster than float32 here: {reason}")
     return False
 

@@ -537,7 +537,7 @@ def test_bfloat16_where_windows_are_larger_than_the_image(native_part: Any) -> N
         return flow.nn.conv2d(flow.cast(x, flow.bfloat16), flow.cast(w, flow.bfloat16), 2, "SAME")
 
     words = [row[5] for row in job.summary().rows if row[1] == "conv2d"]
-    assert len(words) == 1 and (words[0] == "few pixels" or "im2col" in words[0] or "slow" in words[0]), words
+    assert len(words) == 1 and any(kernel in words[0] for kernel in ("few pixels", "im2col", "slow")), words
 
 
 def test_only_products_of_the_native_part_are_in_16_bits(native_part: Any) -> None:
@@ -557,12 +557,15 @@ def test_only_products_of_the_native_part_are_in_16_bits(native_part: Any) -> No
     assert np.linalg.norm(y - hidden @ w) < 0.01 * np.linalg.norm(hidden @ w)
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
 def test_users_are_told_once_that_mixed_precision_will_not_be_faster(
-    native_part: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    native_part: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_slow: bool
 ) -> None:
     monkeypatch.setattr(native_part, "has_bfloat16", False)
+    monkeypatch.setattr(native_part, "has_slow_bfloat16", is_slow)
     monkeypatch.setattr(_native.process_state, "said_no_bfloat16", False)
     with caplog.at_level("INFO", "oneflow"):
         assert not _native.has_bfloat16() and not _native.has_bfloat16()
-    text = "oneflow: mixed precision will not be faster than float32 here: this CPU has neither AVX-512 BF16 nor AMX"
+    has = "no AMX, and its AVX-512 BF16 is slower" if is_slow else "neither AVX-512 BF16 nor AMX"
+    text = f"oneflow: mixed precision will not be faster than float32 here: this CPU has {has}"
     assert [(r.levelno, r.message) for r in caplog.records] == [(NOTICE, text)]  # what programs show that set no level

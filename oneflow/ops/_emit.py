@@ -15,6 +15,7 @@ from .._base.dist import Distribute
 from .._base.dtype import dtype
 from .._base.jax import jax
 from .._base.refuse import shown
+from .._base.registry import enter
 from .._base.source import caller
 from ..errors import ArgumentError, AxisError, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import current
@@ -43,8 +44,7 @@ def op(
         op_name = name or define.__name__.lstrip("_")
         positions = nondifferentiable if isinstance(nondifferentiable, bool) else frozenset(nondifferentiable)
         made = OpDef(op_name, define, nondifferentiable=positions, **facts)
-        if OPS.setdefault(op_name, made) is not made:
-            raise ValueError(f"an op named {op_name!r} exists already")
+        enter(OPS, op_name, made, f"an op named {op_name!r}")
         return made
 
     return make

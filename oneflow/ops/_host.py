@@ -12,6 +12,7 @@ from .._base import dtype as dtypes
 from .._base.check import real
 from .._base.dtype import dtype
 from .._base.refuse import shown
+from .._base.registry import enter
 from ..errors import ArgumentError, DtypeError, OneFlowError, ShapeError
 from ..graph.graph import current
 from ..graph.node import Blob
@@ -38,10 +39,7 @@ def host_op(
     def make(run: Callable[..., Any]) -> OpDef:
         rule = HostRule(run, reader=reader, per_sample=per_sample, random=random, counter=counter)
         made = OpDef(name, run, nondifferentiable=True, multiple_results=multiple_results or reader, host=rule)
-        known = HOST_OPS.get(name, made).define
-        if (known.__module__, known.__qualname__) != (run.__module__, run.__qualname__):
-            raise ValueError(f"a host op named {shown(name)} exists already")
-        HOST_OPS[name] = made  # again, where an import was interrupted and is repeated
+        enter(HOST_OPS, name, made, f"a host op named {shown(name)}")
         return made
 
     return make

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ..._base.registry import enter
 from ...graph.node import Blob
 
 Read = Callable[..., Any]
@@ -37,8 +38,7 @@ def reads(*kinds: str) -> Callable[[Read], Read]:
 
     def register(function: Read) -> Read:
         for kind in kinds:
-            if _READERS.setdefault(kind, function) is not function:
-                raise ValueError(f"there is a reader for {kind!r} already")
+            enter(_READERS, kind, function, f"a reader for {kind!r}")
         return function
 
     return register

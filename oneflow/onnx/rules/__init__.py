@@ -7,6 +7,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
+from ..._base.registry import enter
 from .._emitter import Emitter, Result
 
 Rule = Callable[[Emitter], Result | Sequence[Result] | None]
@@ -65,8 +66,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
     def register(function: Rule) -> Rule:
         for name in names:
-            if _RULES.setdefault(name, function) is not function:
-                raise ValueError(f"there is a rule for {name!r} already")
+            enter(_RULES, name, function, f"a rule for {name!r}")
         return function
 
     return register

@@ -1,4 +1,4 @@
-"""For a machine with a GPU: runs the tests there, then the benchmarks, and writes the tables into docs/performance.md.
+"""For a machine with a GPU: runs the tests there, then the benchmarks, and writes the tables into docs/performance-machines.md.
 
     scripts/on_gpu                                    everything, over an hour
     scripts/on_gpu --skip-tests --models resnet50 bert_small --precisions tf32 bfloat16
@@ -33,7 +33,7 @@ import run_tests_on  # noqa: E402
 from benchmarks.cases import accelerator  # noqa: E402
 from benchmarks.report import Section, as_markdown, as_text, machine, write_between  # noqa: E402
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "performance-machines.md"
 BEGIN, END = "<!-- on_gpu: begin -->", "<!-- on_gpu: end -->"
 TESTS = ("tests/ops", "tests/layers", "tests/optimizer", "tests/jobs", "tests/compiler", "tests/models", "tests/checkpoint")
 NO_GPU = 2
@@ -96,7 +96,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=9, help="turns of each contender (9)")
     parser.add_argument("--seconds", type=float, default=1.0, help="the length of a turn (1)")
     parser.add_argument("--no-torch-compile", action="store_true", help="leave out PyTorch compiled, whose start takes minutes")
-    parser.add_argument("--out", type=Path, default=PAGE, help="the page that the tables are written into (docs/performance.md)")
+    parser.add_argument("--out", type=Path, default=PAGE, help="the page for the tables (docs/performance-machines.md)")
     made = parser.parse_args(arguments)
     if made.batch < 0 or made.rounds < 1 or made.seconds <= 0 or made.workers < 1:
         parser.error("--batch must be at least 0, --rounds and --workers at least 1, --seconds above 0")

@@ -20,7 +20,7 @@ namespace {
 
 // Matrix products win where weights are many beside the windows they are applied to: there reordering them costs more than the
 // convolution does. Without AVX-512, they also win for gradients to many weights, and where most taps lie beside the image.
-// Measured with one thread and two (docs/performance.md, docs/performance-avx2.md).
+// Measured with one thread and two (docs/performance-kernels.md, docs/performance-avx2.md).
 bool is_for_im2col(const ConvSpec& s) {
   if (s.groups != 1 || s.flags & ConvSpec::kAlwaysDirect) return false;
   if (s.flags & ConvSpec::kAlwaysIm2col || s.taps() == 1) return true;

@@ -201,7 +201,7 @@ constexpr decltype(&add_products<kBf16, 1, P>) kAddProducts[kMostRows] = {
 
 constexpr int64_t kMostInputPixels = 1024, kFewPixels = 4;
 
-// Up to which size this is the fastest way was measured with one thread (docs/performance.md). `units`: of work, which threads share.
+// Up to which size this is the fastest way was measured with one thread (docs/performance-kernels.md). `units`: of work, which threads share.
 bool is_few_pixels(const ConvSpec& s, int64_t most_pixels, int64_t most_rows, int64_t units, int threads) {
   if (s.groups != 1 || s.taps() != kTaps || s.weights_channels_last() ||
       s.flags & (ConvSpec::kAlwaysDirect | ConvSpec::kAlwaysIm2col)) {

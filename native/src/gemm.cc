@@ -10,7 +10,7 @@ namespace native {
 namespace {
 
 // oneDNN has two ways. Its sgemm packs panels of both operands, or takes a matrix and a vector; it is the faster one, except
-// where B is transposed and A has some rows (measured with two threads, AVX-512: docs/performance.md). Without AVX-512 they are one.
+// where B is transposed and A has some rows (measured with two threads, AVX-512: docs/performance-kernels.md). Without AVX-512 they are one.
 bool is_for_sgemm(const GemmShape& s) {
   constexpr int64_t kFewRows = 6;
   constexpr int64_t kManyRows = 1024, kMostColumns = 512, kLeastColumns = 64, kLongSum = 640;
@@ -23,7 +23,7 @@ bool is_for_sgemm(const GemmShape& s) {
 }
 
 // In how many parts a sum is computed. oneDNN's products of bfloat16 matrices slow down where sums are long, so that parts of
-// them, added up in float32, take less time, unless the result is small (measured: docs/performance.md).
+// them, added up in float32, take less time, unless the result is small (measured: docs/performance-kernels.md).
 int64_t parts_of_sum(const GemmShape& s) {
   constexpr int64_t kLongest = 3072, kSmallResult = 1 << 15;
   if (s.dtypes.compute != dt::bf16 || s.batch != 1 || s.a_transposed || s.m * s.n < kSmallResult) return 1;

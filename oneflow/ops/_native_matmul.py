@@ -1,7 +1,7 @@
 """Matrix products by oneDNN inside XLA's programs, for CPUs: the native lowering of ``matmul``.
 
-XLA's own products of such sizes take 1.2 to 2.5 times as long (docs/performance.md), most where a gradient is a product with
-its first matrix transposed.
+XLA's own products of such sizes take 1.2 to 2.5 times as long (docs/performance-kernels.md), most where a gradient is a product
+with its first matrix transposed.
 """
 
 from __future__ import annotations

@@ -403,7 +403,7 @@ def test_the_fused_product_of_queries_and_keys_is_part_of_it() -> None:
 
 
 def test_a_few_words_and_odd_heads_are_left_to_xla() -> None:
-    """One rule, by measurement: docs/performance.md."""
+    """One rule, by measurement: docs/performance-kernels.md."""
 
     def job_of(length: int, size: int) -> Any:
         flow.clear_default_session()

@@ -218,7 +218,7 @@ def test_a_gpu_updates_weights_in_place_and_convolves_in_channels_last_order(nam
     load_job(f"{EXAMPLES / path}:{job}", arguments).plan(target="h100:1")
     (text,) = texts
     copied = [int(n) for n in re.findall(r"= f32\[(\d+)\]\{0\} copy\(", text)]
-    if "mixed" in name:  # in float32 some are left: docs/performance.md
+    if "mixed" in name:  # in float32 some are left: docs/performance-machines.md
         assert [n for n in copied if n > 4096] == [], "no copy of a donated kernel"
     convolutions = re.findall(r"dim_labels=(\w+)", text)
     assert len(convolutions) > 100 and set(convolutions) == {"b01f_o01i"}
@@ -236,7 +236,7 @@ def test_products_of_float32_are_rounded_or_not_as_the_setting_says(target):
     assert (kind(True), kind(False)) == ("tfloat32", "float32")
 
 
-HEADS, SIZE, LENGTH, BATCH = 16, 64, 512, 32  # the layer of docs/performance.md
+HEADS, SIZE, LENGTH, BATCH = 16, 64, 512, 32  # the layer of docs/performance-machines.md
 
 
 def attention_layer(hierarchy=None, micro_batches=1):

@@ -219,7 +219,7 @@ COMPILER = [  # from the bottom; the table is in docs/architecture.md, "The pack
     },  # fmt: skip
     {"plan"},
     {"update", "addends", "replicas", "options", "cudnn_attention", "fingerprint"},
-    {"parts", "recomputed", "wide_reductions"},
+    {"parts", "product_update", "recomputed", "wide_reductions"},
     {"rewriting"},
     {"program"},
     {"stages"},

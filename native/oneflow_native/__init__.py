@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 __version__ = "0.1.0"
-PROTOCOL = 49
+PROTOCOL = 50
 HERE = os.path.join(os.path.dirname(os.path.realpath(__file__)), "lib")
 EXTENSION = "fast_path.abi3.so"
 
@@ -26,10 +26,10 @@ class Library:
     """
 
     CALLS = (
-        "conv", "matmul", "transpose", "pack_weights", "product", "attention", "attention_grad", "update", "summed_update",
-        "exchange", "batch_norm", "batch_norm_grad", "cross_entropy", "cross_entropy_grad", "max_pool", "max_pool_grad",
-        "layer_norm", "layer_norm_grad", "group_norm", "group_norm_grad", "lstm_cell", "lstm_cell_grad", "lstm_layer",
-        "lstm_layer_grad", "largest",
+        "conv", "matmul", "transpose", "pack_weights", "product", "attention", "attention_grad", "update", "product_update",
+        "summed_update", "exchange", "batch_norm", "batch_norm_grad", "cross_entropy", "cross_entropy_grad", "max_pool",
+        "max_pool_grad", "layer_norm", "layer_norm_grad", "group_norm", "group_norm_grad", "lstm_cell", "lstm_cell_grad",
+        "lstm_layer", "lstm_layer_grad", "largest",
     )  # fmt: skip
 
     def __init__(self, threads: int) -> None:

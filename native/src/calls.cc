@@ -240,6 +240,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_product, product,
 
 #define SEVERAL ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<Spec>("spec")
 XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_update, several<make_update>, SEVERAL);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(oneflow_product_update, several<make_product_update>, SEVERAL);
 #define TOGETHER \
   ffi::Ffi::Bind().Ctx<ffi::RunId>().Ctx<ffi::DeviceOrdinal>().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attr<Spec>( \
       "spec")
@@ -290,6 +291,7 @@ constexpr Call kCalls[] = {{"conv", make_conv, execute<make_conv>},
                            {"attention", make_attention, execute<make_attention>},
                            {"attention_grad", make_attention_grad, execute<make_attention_grad>},
                            {"update", make_update, execute<make_update>},
+                           {"product_update", make_product_update, execute<make_product_update>},
                            {"summed_update", make_summed_update, execute<make_summed_update>},
                            {"exchange", make_exchange, execute<make_exchange>},
                            {"batch_norm", make_batch_norm, execute<make_batch_norm>},

@@ -83,7 +83,7 @@ class Operation {
 // One for each kind of call. `describe_only`: what `name` needs is decided, and no code is generated.
 using MakeOperation = std::unique_ptr<Operation>(SpecReader, thread_pool::Settings, bool describe_only);
 MakeOperation make_conv, make_matmul, make_transpose, make_product, make_pack, make_attention, make_attention_grad, make_update,
-    make_summed_update, make_exchange, make_batch_norm, make_batch_norm_grad, make_cross_entropy, make_cross_entropy_grad, make_max_pool, make_max_pool_grad,
+    make_product_update, make_summed_update, make_exchange, make_batch_norm, make_batch_norm_grad, make_cross_entropy, make_cross_entropy_grad, make_max_pool, make_max_pool_grad,
     make_layer_norm, make_layer_norm_grad, make_group_norm, make_group_norm_grad, make_lstm_cell, make_lstm_cell_grad, make_lstm_layer, make_lstm_layer_grad,
     make_largest;
 

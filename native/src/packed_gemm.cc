@@ -106,13 +106,21 @@ size_t PackedGemm::packed_size() const {
   return static_cast<size_t>(parts_of(shape_.n, tile) * tile * shape_.k + kBeyond) * sizeof(float);
 }
 
+int64_t PackedGemm::panel_columns() const { return kernels().tile; }
+
 // All panels of the first rows of B, then those of the next ones.
-void PackedGemm::pack(const float* b, float* packed) const {
+void PackedGemm::pack(const float* b, float* packed) const { pack(b, 0, shape_.n, packed); }
+
+void PackedGemm::pack(const float* b, int64_t column, int64_t last_column, float* packed) const {
   const int64_t tile = kernels().tile, width = parts_of(shape_.n, tile) * tile, depths = parts_of(shape_.k, kDepth);
   for (int64_t part = 0; part < depths; part++) {
-    const int64_t begin = shape_.k * part / depths, end = shape_.k * (part + 1) / depths;
-    kernels().pack_columns(shape_, b, 0, shape_.n, begin, end - begin, packed + begin * width);
+    const int64_t begin = shape_.k * part / depths, depth = shape_.k * (part + 1) / depths - begin;
+    kernels().pack_columns(shape_, b, column, last_column - column, begin, depth, packed + begin * width + column * depth);
   }
+}
+
+void PackedGemm::run_rows(const float* a, const float* packed, int64_t row, int64_t last_row, float* c, float* mine) const {
+  multiply({a, packed, c - row * shape_.n, nullptr, false}, row, last_row, 0, shape_.n, mine);
 }
 
 void PackedGemm::run(const float* a, const float* b, float* c, Scratch& scratch, bool adds) const {

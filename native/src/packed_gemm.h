@@ -26,6 +26,12 @@ class PackedGemm {
   size_t packed_size() const;
   void pack(const float* b, float* packed) const;
   void run(const float* a, const float* packed, const Epilogue& after, Scratch& scratch) const;
+  // The same for some columns of B, which begin and end with panels, and for some rows of C, the first of which is written to `c`;
+  // `mine` is working memory of a thread.
+  int64_t panel_columns() const;
+  void pack(const float* b, int64_t column, int64_t last_column, float* packed) const;
+  void run_rows(const float* a, const float* packed, int64_t row, int64_t last_row, float* c, float* mine) const;
+  size_t row_scratch_size() const { return packed_a() * sizeof(float); }
 
  private:
   struct Operands {

@@ -6,11 +6,15 @@
 //
 // The same for several devices, which have equal values and slots: the gradient is the sum of theirs, and all get the results.
 // Operands and results are then those of the first device, of the second, and so on.
+//
+// The same for one variable whose gradient is a product: some rows of it are computed and used up before the next ones, so that it never
+// leaves the caches. The operands have both matrices in the gradient's place; the spec begins with m, n, k, and what is transposed.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
 #include "operation.h"
+#include "packed_gemm.h"
 #include "vectors.h"
 
 namespace native {
@@ -190,7 +194,83 @@ class Update final : public Operation {
   std::vector<Chunk> chunks_;
 };
 
+class ProductUpdate final : public Operation {
+ public:
+  ProductUpdate(const GemmShape& shape, UpdateSpec spec, const thread_pool::Settings& settings)
+      : shape_(shape), spec_(std::move(spec)), threads_for_(settings.threads_for(shape.flops())), product_(shape, threads_for_, true) {
+    check_isa(false);
+    if (!PackedGemm::can(shape)) throw std::invalid_argument("no kernel for this product");
+    if (spec_.sizes.size() != 1 || spec_.sizes[0] != shape.m * shape.n) throw std::invalid_argument("the gradient has another size");
+    threads_ = threads_for_;
+    run_ = for_this_cpu<Choose*>(avx2::choose, avx512::choose)(spec_.rule, Copies::kNone);
+    rows_ = std::min(shape.m, std::max(kLeastRows, kBlock / shape.n / kLeastRows * kLeastRows));
+    operand_bytes_.assign(static_cast<size_t>(spec_.scalars()), sizeof(float));
+    if (spec_.may_skip) operand_bytes_.push_back(1);
+    first_ = operand_bytes_.size();
+    const auto array = [](int64_t a, int64_t b) { return static_cast<size_t>(a * b) * sizeof(float); };
+    const auto slots = static_cast<size_t>(spec_.slots());
+    operand_bytes_.insert(operand_bytes_.end(), slots + 1, array(shape.m, shape.n));
+    operand_bytes_.push_back(array(shape.m, shape.k));
+    operand_bytes_.push_back(array(shape.k, shape.n));
+    operand_bytes_.insert(operand_bytes_.end(), slots + 1, array(shape.m, shape.n));
+    block_bytes_ = aligned(array(rows_, shape.n));
+    scratch_size_ = aligned(product_.packed_size()) + static_cast<size_t>(threads_) * (block_bytes_ + aligned(product_.row_scratch_size()));
+  }
+
+  std::string name() const override { return "one pass with its product:" + isa_name(false); }
+
+  void run(void* const* operands, Scratch& scratch) const override {
+    const Scalars scalars(spec_, operands);
+    const auto slots = static_cast<size_t>(spec_.slots());
+    void* const* in = operands + first_;
+    void* const* out = in + slots + 3;
+    if (scalars.skips) {
+      for (size_t i = 0; i <= slots; i++) {
+        if (in[i] != out[i]) std::memcpy(out[i], in[i], operand_bytes_[first_ + i]);
+      }
+      return;
+    }
+    const auto *a = static_cast<const float*>(in[slots + 1]), *b = static_cast<const float*>(in[slots + 2]);
+    auto* packed = reinterpret_cast<float*>(scratch.take(product_.packed_size()));
+    char* of_threads = scratch.take(static_cast<size_t>(threads_) * (block_bytes_ + aligned(product_.row_scratch_size())));
+    const int64_t tile = product_.panel_columns(), tiles = (shape_.n + tile - 1) / tile;
+    thread_pool::parallel_for(tiles, threads_, [&](int64_t begin, int64_t end) {
+      if (begin < end) product_.pack(b, begin * tile, std::min(end * tile, shape_.n), packed);
+    });
+    std::atomic<int64_t> next{0};
+    thread_pool::on_threads(threads_, [&](int64_t thread) {
+      char* mine = of_threads + static_cast<size_t>(thread) * (block_bytes_ + aligned(product_.row_scratch_size()));
+      auto* gradient = reinterpret_cast<float*>(mine);
+      for (int64_t row; (row = next.fetch_add(rows_)) < shape_.m;) {
+        const int64_t last = std::min(row + rows_, shape_.m), at = row * shape_.n;
+        product_.run_rows(a, packed, row, last, gradient, reinterpret_cast<float*>(mine + block_bytes_));
+        const auto of = [&](void* const* arrays, size_t i) { return i <= slots ? static_cast<float*>(arrays[i]) + at : nullptr; };
+        run_(spec_, scalars, {of(in, 0), of(in, 1), of(in, 2), gradient, of(out, 0), of(out, 1), of(out, 2)}, Others(), (last - row) * shape_.n);
+      }
+    });
+  }
+
+ private:
+  static constexpr int64_t kLeastRows = 24, kBlock = 1 << 17;  // numbers of a block of the gradient, which stays in the second cache
+
+  GemmShape shape_;
+  UpdateSpec spec_;
+  int threads_for_;
+  PackedGemm product_;
+  int64_t rows_;  // of a block
+  size_t first_, block_bytes_;
+  Run* run_;
+};
+
 }  // namespace
+
+std::unique_ptr<Operation> make_product_update(SpecReader reader, thread_pool::Settings settings, bool) {
+  GemmShape shape{{dt::f32, {dt::f32, dt::f32, dt::f32}}, 1};
+  shape.m = reader.next(1, kMaxElements), shape.n = reader.next(1, kMaxElements), shape.k = reader.next(1, kMaxElements);
+  shape.a_transposed = reader.next_bool(), shape.b_transposed = reader.next_bool();
+  if (shape.m > kMaxElements / shape.n) throw std::invalid_argument("a value of the spec is out of range");
+  return std::make_unique<ProductUpdate>(shape, UpdateSpec(reader), settings);
+}
 
 std::unique_ptr<Operation> make_update(SpecReader reader, thread_pool::Settings settings, bool) {
   return std::make_unique<Update>(UpdateSpec(reader), 1, settings);

@@ -23,7 +23,7 @@ from .process_state import process_state
 from .rounding import rounded, to_bfloat16
 
 _log = logging.getLogger("oneflow")
-PROTOCOL = 49
+PROTOCOL = 50
 SGEMM = "gemm"  # the name of oneDNN's sgemm among the kernels of products
 # How the names of kernels begin that are not oneDNN's.
 FEW_PIXELS, FEW_ROWS, WINOGRAD = "few pixels", "few rows", "winograd"

@@ -16,14 +16,19 @@ import numpy as np
 from .._base import native as _native
 from .._base.dist import Placement
 from .._base.jax import jax, jnp, lax
-from ..graph.graph import Graph, Variable
+from ..graph.graph import OP_VARIABLE, Graph, Variable
+from ..graph.node import Node
 from ..graph.op import FusedRule
 from .analysis import updates
 from .autodiff import LARGE, UPDATE_SCOPE
+from .joint_gradients import SHARED
 from .layout import Layout, Meshes, Storage
 
 _KINDS = {"momentum": 0, "adam": 1, "sgd": 2}
 _MOST = 64  # variables that one call updates: XLA's time to compile a call grows with the square of its operands
+# Of products that updates compute, measured (docs/performance-kernels.md): the rows that are added up, and for more of them the
+# weights from which on
+_FEW_ROWS, _MORE_ROWS, _MANY_WEIGHTS = 128, 256, 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +97,35 @@ class Gradient:
         return lax.reshape(array, (array.size,)) if self.is_flat else array
 
 
-def fused_updates(graph: Graph, trained: Sequence[Variable], row_sparse: Collection[str], devices: int = 1) -> dict[str, str]:
+def is_worthwhile(rows: int, weights: int) -> bool:
+    """Whether an update of so many weights computes its gradient, a product in which so many rows are added up."""
+    return weights >= LARGE and (rows <= _FEW_ROWS or (rows <= _MORE_ROWS and weights >= _MANY_WEIGHTS))
+
+
+def multiplied_once(nodes: Collection[Node]) -> set[str]:
+    """The names of the variables that nothing reads but one product, of which an update can compute the gradient."""
+    readers: dict[str, list[Node]] = {}
+    for node in nodes:
+        for blob in node.inputs:
+            if blob.node.op is OP_VARIABLE:
+                readers.setdefault(blob.node.attrs["variable"], []).append(node)
+
+    def fits(node: Node) -> bool:
+        if node.op.adds_up is None or len(node.inputs) != 2 or len(node.inputs[SHARED].shape) != 2:
+            return False
+        return is_worthwhile(math.prod(node.outputs[0].shape[:-1]), math.prod(node.inputs[SHARED].shape))
+
+    return {name for name, nodes in readers.items() if len(nodes) == 1 and fits(nodes[0])}
+
+
+def fused_updates(
+    graph: Graph, trained: Sequence[Variable], row_sparse: Collection[str], devices: int = 1, multiplied: Collection[str] = ()
+) -> dict[str, str]:
     """The kernels of the variables that the native part updates, by the variables' names.
 
-    ``devices``: whose gradients are summed. With one of them, gradient descent without slots is XLA's, one pass as well.
+    Args:
+      devices: those whose gradients are summed. With one of them, gradient descent without slots is XLA's, one pass as well,
+        except for the variables that are ``multiplied`` (see ``multiplied_once``).
     """
     found: dict[str, str] = {}
     for variable in trained:
@@ -103,7 +133,7 @@ def fused_updates(graph: Graph, trained: Sequence[Variable], row_sparse: Collect
         rule = mine[0].fused() if len(mine) == 1 else None
         if rule is None or variable.name in row_sparse or not _fits(variable, rule, mine[0]):
             continue
-        if rule.kind == "sgd" and devices == 1:
+        if rule.kind == "sgd" and devices == 1 and variable.name not in multiplied:
             continue
         library, spec = _native.part().library, _spec(rule, [variable.shape], (0.0, 0.0))
         call, given = ("update", spec) if devices == 1 else ("summed_update", [devices, 0, *spec])

@@ -19,7 +19,7 @@ from .analysis import ancestors, gradient_path
 from .arrangement import Arrangement, arranged
 from .attention import FoundAttention
 from .expansion import Expansion, expand
-from .fused_update import fused_updates
+from .fused_update import fused_updates, multiplied_once
 from .host_plan import HostPlan, host_plan_of
 from .indexed_slices import gathers_of
 from .layout import Storage
@@ -369,7 +369,8 @@ def _mirrored_view(plan: Plan) -> Plan:
 def _fused_updates(plan: Plan) -> Plan:
     if plan.without_native or not plan.graph.train:
         return plan
-    return replace(plan, fused_updates=fused_updates(plan.graph, plan.trained, plan.gathers))
+    multiplied = multiplied_once(plan.order)
+    return replace(plan, fused_updates=fused_updates(plan.graph, plan.trained, plan.gathers, multiplied=multiplied))
 
 
 def _interface_text(plan: Plan) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from .._base.jax import jax
 from .plan import Plan
+from .product_update import with_product_updates
 from .recomputed import stored_values
 from .wide_reductions import without_wide_reductions
 
@@ -16,7 +17,9 @@ def rewritten(closed: Any, plan: Plan, devices: int = 1, *, keeps_reductions: bo
 
     ``devices``: for how many it is; ``keeps_reductions``: where XLA's library reduces nothing. On several all are kept.
     """
-    changed = None if keeps_reductions or devices > 1 else without_wide_reductions(closed, plan)
+    changed = with_product_updates(closed, plan, devices)
+    if not (keeps_reductions or devices > 1):
+        changed = without_wide_reductions(changed or closed, plan) or changed
     return stored_values(changed or closed, plan, devices) or changed
 
 

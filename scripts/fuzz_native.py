@@ -189,7 +189,7 @@ def _run(library: Any, call: str, spec: list[int], share: int) -> bool:
     if call == "product":  # never one of several devices: packed weights are laid out for one number of threads
         return _run_product(library, spec)
     prefix = [-share] if share else []
-    if call in ("update", "summed_update"):
+    if call in ("update", "product_update", "summed_update"):
         return _run_update(library, call, spec, prefix)
     if call == "exchange":
         return _run_exchange(library, spec, prefix)
@@ -466,12 +466,22 @@ def _run_product(library: Any, spec: list[int]) -> bool:
 
 
 def _update(random: np.random.Generator) -> list[int]:
+    sizes = random.choice([0, 1, 15, 16, 17, 1000, 40_000], int(random.integers(1, 5)))
+    return [*_rule(random), len(sizes), *sizes.tolist()]
+
+
+def _rule(random: np.random.Generator) -> list[int]:
     """See ``UpdateSpec`` in native/src/update.cc."""
     rule, decays, skips = (int(v) for v in random.integers(0, (3, 2, 2)))
     constants = [int(np.float32(v).view(np.uint32)) for v in ((0.9,), (0.9, 0.1, 0.999, 0.001, 1e-8), ())[rule]]
     penalty = [int(np.float32(v).view(np.uint32)) for v in random.choice([0.0, 0.1], 2)]
-    sizes = random.choice([0, 1, 15, 16, 17, 1000, 40_000], int(random.integers(1, 5)))
-    return [rule, decays, skips, *random.integers(0, 3, 2).tolist(), *penalty, *constants, len(sizes), *sizes.tolist()]
+    return [rule, decays, skips, *random.integers(0, 3, 2).tolist(), *penalty, *constants]
+
+
+def _product_update(random: np.random.Generator) -> list[int]:
+    """See ``ProductUpdate`` in native/src/update.cc."""
+    m, n, k = (int(random.choice([random.integers(1, 70), random.integers(1, 700)])) for _ in range(3))
+    return [m, n, k, *random.integers(0, 2, 2).tolist(), *_rule(random), 1, m * n]
 
 
 def _summed_update(random: np.random.Generator) -> list[int]:
@@ -501,6 +511,10 @@ def _run_update(library: Any, call: str, spec: list[int], prefix: list[int]) -> 
     if library.describe(call, spec).startswith("!"):
         return False
     devices, mine = (spec[0], spec[2:]) if call == "summed_update" else (1, spec)
+    matrices: list[np.ndarray] = []
+    if call == "product_update":
+        (m, n, k), mine = spec[:3], spec[5:]
+        matrices = [ONES["float32"].repeat(m * k), ONES["float32"].repeat(k * n)]
     rule, decays, skips, before, after = mine[:5]
     slots, sizes = (1, 2, 0)[rule], mine[(9, 13, 8)[rule] :]
     operands: list[np.ndarray] = []
@@ -510,7 +524,7 @@ def _run_update(library: Any, call: str, spec: list[int], prefix: list[int]) -> 
         state = [[ONES["float32"].repeat(size) for _ in range(1 + slots)] for size in sizes]
         results = state if sum(spec) % 2 else [[np.zeros_like(array) for array in each] for each in state]
         for each, size in zip(state, sizes, strict=True):
-            operands += [*each, ONES["float32"].repeat(size)]
+            operands += [*each, *(matrices or [ONES["float32"].repeat(size)])]
         made += [array for each in results for array in each]
         operands += made[-sum(map(len, results)) :]
     library.execute(call, [*prefix, *spec], *(array.ctypes.data for array in operands))
@@ -614,7 +628,7 @@ def _lstm_layer_sizes(spec: list[int], operands: str) -> list[int]:
 
 _MAKE = {
     "conv": _conv, "matmul": _matmul, "transpose": _transpose, "product": _product, "attention": _attention,
-    "attention_grad": _attention, "update": _update,
+    "attention_grad": _attention, "update": _update, "product_update": _product_update,
     "summed_update": _summed_update, "exchange": _exchange, "batch_norm": _batch_norm, "batch_norm_grad": _batch_norm_grad,
     "cross_entropy": _cross_entropy, "cross_entropy_grad": _cross_entropy, "max_pool": _max_pool, "max_pool_grad": _max_pool,
     "layer_norm": _layer_norm, "layer_norm_grad": _layer_norm, "group_norm": _group_norm, "group_norm_grad": _group_norm,

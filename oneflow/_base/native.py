@@ -26,8 +26,8 @@ _log = logging.getLogger("oneflow")
 PROTOCOL = 50
 SGEMM = "gemm"  # the name of oneDNN's sgemm among the kernels of products
 # How the names of kernels begin that are not oneDNN's.
-FEW_PIXELS, FEW_ROWS, WINOGRAD = "few pixels", "few rows", "winograd"
-OWN_KERNELS = (FEW_PIXELS, FEW_ROWS, WINOGRAD, "depthwise", "row by row", "packed:", "grouped:", "integers:")
+FEW_PIXELS, FEW_ROWS, WINOGRAD, PACKED = "few pixels", "few rows", "winograd", "packed:"
+OWN_KERNELS = (FEW_PIXELS, FEW_ROWS, WINOGRAD, PACKED, "depthwise", "row by row", "grouped:", "integers:")
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
 

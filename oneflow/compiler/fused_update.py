@@ -26,9 +26,11 @@ from .layout import Layout, Meshes, Storage
 
 _KINDS = {"momentum": 0, "adam": 1, "sgd": 2}
 _MOST = 64  # variables that one call updates: XLA's time to compile a call grows with the square of its operands
-# Of products that updates compute, measured (docs/performance-kernels.md): the rows that are added up, and for more of them the
-# weights from which on
-_FEW_ROWS, _MORE_ROWS, _MANY_WEIGHTS = 128, 256, 1 << 22
+# Of products that updates compute, where the native part has a faster way for products alone, measured
+# (docs/performance-kernels.md): the rows that are added up; for more of them the weights from which on; columns of weights
+_FEW_ROWS, _MORE_ROWS, _MANY_WEIGHTS, _LEAST_COLUMNS = 192, 256, 1 << 22, 64
+_LEAST_FLOPS = 1 << 20  # XLA computes smaller products
+_MOST_PACKED = 1 << 22  # numbers of the second matrix, which a call copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +99,14 @@ class Gradient:
         return lax.reshape(array, (array.size,)) if self.is_flat else array
 
 
-def is_worthwhile(rows: int, weights: int) -> bool:
-    """Whether an update of so many weights computes its gradient, a product in which so many rows are added up."""
-    return weights >= LARGE and (rows <= _FEW_ROWS or (rows <= _MORE_ROWS and weights >= _MANY_WEIGHTS))
+def is_worthwhile(m: int, n: int, rows: int) -> bool:
+    """Whether an update of (m, n) weights computes its gradient, in which the products of so many rows are added up."""
+    if m * n < LARGE or 2 * m * n * rows < _LEAST_FLOPS or rows * n > _MOST_PACKED:
+        return False
+    library = _native.part().library
+    if library is not None and library.describe("matmul", [0, 1, m, n, rows, 1, 0]).startswith(_native.PACKED):
+        return True  # by the kernel that takes the product alone
+    return n >= _LEAST_COLUMNS and (rows <= _FEW_ROWS or (rows <= _MORE_ROWS and m * n >= _MANY_WEIGHTS))
 
 
 def multiplied_once(nodes: Collection[Node]) -> set[str]:
@@ -113,7 +120,8 @@ def multiplied_once(nodes: Collection[Node]) -> set[str]:
     def fits(node: Node) -> bool:
         if node.op.adds_up is None or len(node.inputs) != 2 or len(node.inputs[SHARED].shape) != 2:
             return False
-        return is_worthwhile(math.prod(node.outputs[0].shape[:-1]), math.prod(node.inputs[SHARED].shape))
+        m, n = node.inputs[SHARED].shape
+        return is_worthwhile(m, n, math.prod(node.outputs[0].shape[:-1]))
 
     return {name for name, nodes in readers.items() if len(nodes) == 1 and fits(nodes[0])}
 

@@ -66,20 +66,20 @@ def _product_behind(var: Any, makers: Mapping[int, Any], readers: Mapping[int, i
         chain.append(eqn)
         if eqn.primitive.name != "reshape":
             spec = _product_spec(eqn)
-            return chain if spec is not None and is_worthwhile(spec[4], spec[2] * spec[3]) else None
+            return chain if spec is not None and is_worthwhile(*spec[2:5]) else None
         var = eqn.invars[0]
     return None
 
 
 def _product_spec(eqn: Any) -> list[int] | None:
-    """What describes a product of two matrices of float32 to the native part; None for other equations."""
+    """What describes a product of float32 matrices, of which the first is transposed, to the native part; else None."""
     inner = eqn.params["call"].jaxpr if eqn.primitive.name == "custom_vmap_call" else None
     if inner is not None:
         if len(inner.eqns) != 1 or list(map(id, inner.invars)) != list(map(id, inner.eqns[0].invars)):
             return None
         eqn = inner.eqns[0]
     spec = _spec_of(eqn, "matmul")
-    return spec if spec is not None and spec[:2] == [0, 1] and spec[6] in (0, 1) else None
+    return spec if spec is not None and spec[:2] == [0, 1] and spec[5:] == [1, 0] else None
 
 
 def _spec_of(eqn: Any, name: str) -> list[int] | None:

@@ -122,7 +122,155 @@ def test_a_call_that_does_not_fit_its_spec_is_refused() -> None:
         jax.block_until_ready(_native.call_several("update", spec[:-1], [((7,), np.float32)] * 2, RATE, ones, ones, ones))
 
 
+PRODUCT_CALL = 'custom_call_target="' + _native.target("product_update") + '"'
+
+
+def descent(m: int, n: int, k: int, a_transposed: bool, b_transposed: bool, skips: bool) -> list[int]:
+    return [m, n, k, a_transposed, b_transposed, 2, 0, skips, 0, 0, 0, 0, 1, m * n]
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    m=st.sampled_from([1, 5, 24, 25, 144, 300]), n=st.sampled_from([1, 16, 63, 64, 65, 129, 1000]),
+    k=st.sampled_from([1, 3, 16, 100, 256, 300, 520]), a_transposed=st.booleans(), b_transposed=st.booleans(),
+    skip=st.sampled_from([None, False, True]), in_place=st.booleans(), threads=st.integers(1, 3),
+)  # fmt: skip
+def test_a_call_computes_the_product_that_it_descends_by(
+    m: int, n: int, k: int, a_transposed: bool, b_transposed: bool, skip: bool | None, in_place: bool, threads: int, parallel: Any
+) -> None:
+    rng = np.random.default_rng(m + n + k)
+    x, a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, n), (m, k), (k, n)))
+    operands = [a.T if a_transposed else a, b.T if b_transposed else b]
+    scalars = [RATE] if skip is None else [RATE, np.bool_(skip)]
+    spec, aliases = descent(m, n, k, a_transposed, b_transposed, skip is not None), {len(scalars): 0} if in_place else {}
+
+    def run(*arrays: Any) -> Any:
+        return _native.call_several("product_update", spec, [((m, n), np.float32)], *arrays, aliases=aliases)[0]
+
+    with parallel(threads):
+        got = np.asarray(jax.jit(run)(*scalars, x, *map(np.ascontiguousarray, operands)))
+    if skip:
+        np.testing.assert_array_equal(got, x)
+    else:
+        np.testing.assert_allclose(got, x - RATE * (a.astype(np.float64) @ b), rtol=1e-5, atol=1e-6 * k)
+
+
+def test_infinities_and_nans_of_either_matrix_reach_the_rows_and_columns_that_read_them() -> None:
+    m, n, k = 48, 130, 20
+    x, a, b = np.zeros((m, n), np.float32), np.ones((k, m), np.float32), np.ones((k, n), np.float32)
+    a[3, 7], b[5, 129] = np.nan, np.inf
+    made = _native.call_several("product_update", descent(m, n, k, True, False, False), [((m, n), np.float32)], RATE, x, a, b)[0]
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(np.isfinite(made), np.isfinite(a.T @ b))
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (descent(4, 8, 2, True, False, False)[:-1], "the spec is too short"),
+        ([*descent(4, 8, 2, True, False, False)[:-1], 31], "the gradient has another size"),
+        (descent(0, 8, 2, True, False, False), "out of range"),
+        (descent(1 << 30, 1 << 30, 2, True, False, False), "out of range"),
+        (descent(4, 9, 2, True, False, False), "an operand's size is not that of the spec"),
+    ],
+)
+def test_a_product_that_does_not_fit_its_spec_is_refused(spec: list[int], reason: str) -> None:
+    x, a, b = (jnp.ones(shape, jnp.float32) for shape in ((4, 8), (2, 4), (2, 8)))
+    with pytest.raises(Exception, match=reason):
+        jax.block_until_ready(_native.call_several("product_update", spec, [((4, 8), np.float32)], RATE, x, a, b))
+
+
 # --- jobs
+
+slow = pytest.mark.thorough
+
+
+def layers(
+    native: bool, make: Callable[[], Any], use: Callable[[Any, Any], Any] = lambda h, loss: loss, config: Any = None
+) -> tuple[list[np.ndarray], State, str]:
+    """As ``trained``, for two layers whose gradients are products of 32 rows, ``a`` (256, 300) and ``b`` (128, 256)."""
+    flow.clear_default_session()
+    flow.manual_seed(3)
+    flow.config.enable_native_cpu(native)
+
+    @flow.global_function(type="train", function_config=config or flow.FunctionConfig())
+    def job(x: tp.Numpy.Placeholder((32, 300))) -> tp.Numpy:
+        start = flow.random_normal_initializer(stddev=0.1)
+        h = flow.nn.relu(flow.layers.dense(x, 256, kernel_initializer=start, name="a"))
+        loss = flow.math.reduce_mean(flow.math.square(flow.layers.dense(h, 128, kernel_initializer=start, name="b")), axis=[1])
+        loss = use(h, loss)
+        make().minimize(loss)
+        return loss
+
+    x = np.random.default_rng(0).standard_normal((32, 300), np.float32)
+    losses = [job(x) for _ in range(3)]
+    values = {n: v.numpy() for n, v in flow.get_all_variables().items()}
+    return losses, values, job.executables[-1][1].hlo()
+
+
+def assert_same(found: tuple[list[np.ndarray], State, str], plain: tuple[list[np.ndarray], State, str]) -> None:
+    np.testing.assert_allclose(found[0], plain[0], rtol=1e-4, atol=1e-6)
+    assert found[1].keys() == plain[1].keys()
+    for name, value in found[1].items():
+        np.testing.assert_allclose(value, plain[1][name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: opt.SGD(0.05, momentum=0),
+        lambda: opt.SGD(0.05, momentum=0.9, loss_scale_factor=64.0),
+        pytest.param(lambda: opt.SGDW(0.05, momentum=0.9, weight_decay=0.1, weight_decay_excludes=["a"]), marks=slow),
+        pytest.param(lambda: newer.Adam(0.01, do_bias_correction=True), marks=slow),
+        lambda: opt.AdamW(opt.CosineScheduler(0.01, 10), weight_decay=0.1),
+    ],
+    ids=["descent", "momentum", "decay", "adam", "adamw"],
+)
+def test_updates_compute_the_products_that_are_their_gradients(make: Callable[[], Any]) -> None:
+    found, plain = layers(True, make), layers(False, make)
+    assert found[2].count(PRODUCT_CALL) == 2 and PRODUCT_CALL not in plain[2]
+    for shape in ("256,300", "128,256"):
+        assert f"f32[{shape}]{{1,0}} copy(" not in found[2]
+    assert_same(found, plain)
+
+
+def shared(h: Any, loss: Any) -> Any:
+    """The layers' weights have further readers."""
+    for name, shape in (("a-weight", (256, 300)), ("b-weight", (128, 256))):
+        weights = flow.get_variable(name, shape, initializer=flow.random_normal_initializer(stddev=0.1), reuse=True)
+        loss = loss + 0.01 * flow.math.reduce_sum(flow.math.square(weights))
+    return loss
+
+
+def dynamic() -> Any:
+    return opt.loss_scale.dynamic_loss_scale(initial_loss_scale=2.0**10, increment_period=2)
+
+
+WATCHED: list[np.ndarray] = []
+
+
+def watched(h: Any, loss: Any) -> Any:
+    for name, shape in (("a-weight", (256, 300)), ("b-weight", (128, 256))):
+        weights = flow.get_variable(name, shape, initializer=flow.random_normal_initializer(stddev=0.1), reuse=True)
+        flow.watch_diff(weights, lambda g: WATCHED.append(g.numpy()))
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("make", "use"),
+    [
+        pytest.param(lambda: opt.Adam(0.01, grad_clipping=opt.grad_clipping.by_global_norm(0.1)), None, id="clipped"),
+        pytest.param(lambda: opt.SGD(0.05, momentum=0.9), watched, id="watched"),
+        pytest.param(lambda: opt.SGD(0.05, momentum=0.9), shared, id="shared"),
+        pytest.param(lambda: opt.Adam(0.01, loss_scale_policy=dynamic()), None, id="scaled", marks=slow),
+    ],
+)  # fmt: skip
+def test_gradients_with_further_readers_are_computed_apart(make: Callable[[], Any], use: Any) -> None:
+    keep = {} if use is None else {"use": use}
+    found, plain = layers(True, make, **keep), layers(False, make, **keep)
+    assert PRODUCT_CALL not in found[2]
+    assert_same(found, plain)
+    assert use is not watched or all(g.any() for g in WATCHED)
 
 
 def trained(
@@ -155,9 +303,6 @@ def trained(
 
 def clipped() -> Any:
     return opt.AdamW(0.01, weight_decay=0.1, grad_clipping=opt.grad_clipping.by_global_norm(0.01))
-
-
-slow = pytest.mark.thorough
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ def with_product_updates(closed: Any, plan: Plan, devices: int = 1) -> Any | Non
     jaxpr = closed.jaxpr
     readers = _readers(jaxpr)
     makers = {id(var): eqn for eqn in jaxpr.eqns for var in eqn.outvars}
+    calls: dict[Any, Any] = {}
     instead: dict[int, Any] = {}  # equations, by those that they replace
     computed: set[int] = set()  # equations that are not needed then
     for eqn in jaxpr.eqns:
@@ -34,7 +35,7 @@ def with_product_updates(closed: Any, plan: Plan, devices: int = 1) -> Any | Non
             continue
         chain = _product_behind(eqn.invars[-1], makers, readers)
         if chain is not None:
-            instead[id(eqn)] = _together(eqn, spec, chain[-1])
+            instead[id(eqn)] = _together(eqn, spec, chain[-1], calls)
             computed.update(map(id, chain))
     if not instead:
         return None
@@ -89,19 +90,19 @@ def _spec_of(eqn: Any, name: str) -> list[int] | None:
     return np.asarray(dict(eqn.params["attributes"])["spec"].val).tolist()
 
 
-def _together(update: Any, spec: list[int], product: Any) -> Any:
-    """The equation in place of an update and of the product that is its gradient."""
+def _together(update: Any, spec: list[int], product: Any, calls: dict[Any, Any]) -> Any:
+    """The equation in place of an update and of the product that is its gradient. ``calls``: those that were traced before."""
     found = _product_spec(product)
     assert found is not None
-    _, _, m, n, k, a_transposed, b_transposed = found
+    given = [*found[2:], *spec]  # m, n, k, and which of the matrices are transposed
     operands = [*update.invars[:-1], *product.invars]
-    results = [(var.aval.shape, var.aval.dtype) for var in update.outvars]
     aliases = dict(update.params["input_output_aliases"])
+    key = (*given, *aliases.items(), *(var.aval for var in operands))
+    if key not in calls:
+        results = [(var.aval.shape, var.aval.dtype) for var in update.outvars]
 
-    def call(*arrays: Any) -> tuple[Any, ...]:
-        given = [m, n, k, a_transposed, b_transposed, *spec]
-        return native.call_several("product_update", given, results, *arrays, aliases=aliases)
+        def call(*arrays: Any) -> tuple[Any, ...]:
+            return native.call_several("product_update", given, results, *arrays, aliases=aliases)
 
-    structs = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in operands]
-    (made,) = jax.make_jaxpr(call)(*structs).eqns
-    return made.replace(invars=operands, outvars=update.outvars, source_info=update.source_info)
+        (calls[key],) = jax.make_jaxpr(call)(*(jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in operands)).eqns
+    return calls[key].replace(invars=operands, outvars=update.outvars, source_info=update.source_info)

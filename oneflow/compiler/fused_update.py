@@ -118,12 +118,18 @@ def multiplied_once(nodes: Collection[Node]) -> set[str]:
                 readers.setdefault(blob.node.attrs["variable"], []).append(node)
 
     def fits(node: Node) -> bool:
-        if node.op.adds_up is None or len(node.inputs) != 2 or len(node.inputs[SHARED].shape) != 2:
+        if node.op.adds_up is None or len(node.inputs) != 2:
             return False
-        m, n = node.inputs[SHARED].shape
-        return is_worthwhile(m, n, math.prod(node.outputs[0].shape[:-1]))
+        m, *others = node.inputs[SHARED].shape
+        return sum(size > 1 for size in others) <= 1 and is_worthwhile(m, math.prod(others), _rows(node))
 
     return {name for name, nodes in readers.items() if len(nodes) == 1 and fits(nodes[0])}
+
+
+def _rows(node: Node) -> int:
+    """In how many rows, or pixels of all images, a dense layer or a convolution multiplies by its weights."""
+    weights, y = node.inputs[SHARED].shape, node.outputs[0].shape
+    return math.prod(y[:-1]) if len(weights) == 2 else math.prod(y) // weights[0]
 
 
 def fused_updates(

@@ -1,4 +1,4 @@
-"""Updates that compute the gradient they use: that of a dense layer's weights, a product of two matrices, never goes to memory.
+"""Updates that compute the gradient they use: a product of matrices, to the weights of a dense layer or a 1 x 1 convolution.
 
 The product of few rows takes less time than its result, which is as large as the weights, takes to be written and read again.
 The native part computes some rows of the gradient, updates these rows of the weights, and goes on (``native/src/update.cc``).
@@ -6,15 +6,18 @@ The native part computes some rows of the gradient, updates these rows of the we
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._base import native
-from .._base.jax import jax
+from .._base.jax import jax, lax
 from .fused_update import is_worthwhile
 from .plan import Plan
+
+WEIGHTS_GRADIENT = 2  # the kind of a convolution's call, in its spec
 
 
 def with_product_updates(closed: Any, plan: Plan, devices: int = 1) -> Any | None:
@@ -33,9 +36,10 @@ def with_product_updates(closed: Any, plan: Plan, devices: int = 1) -> Any | Non
         spec = _spec_of(eqn, "update")
         if spec is None or spec[0] < 0 or spec[-2] != 1:  # for several devices, or of several variables
             continue
-        chain = _product_behind(eqn.invars[-1], makers, readers)
-        if chain is not None:
-            instead[id(eqn)] = _together(eqn, spec, chain[-1], calls)
+        found = _product_behind(eqn.invars[-1], makers, readers)
+        if found is not None:
+            chain, product = found
+            instead[id(eqn)] = _together(eqn, spec, product, calls)
             computed.update(map(id, chain))
     if not instead:
         return None
@@ -60,27 +64,58 @@ def _readers(jaxpr: Any) -> dict[int, int]:
     return found
 
 
-def _product_behind(var: Any, makers: Mapping[int, Any], readers: Mapping[int, int]) -> list[Any] | None:
-    """The equations that make a value which only one reads: reshapes, and at last a product that is worthwhile."""
+class _Product(NamedTuple):
+    """The product of a transposed matrix and another one, both of float32: A^T B is (m, n), A (k, m), and B (k, n)."""
+
+    m: int
+    n: int
+    k: int
+    a: Any
+    b: Any
+
+
+def _product_behind(var: Any, makers: Mapping[int, Any], readers: Mapping[int, int]) -> tuple[list[Any], _Product] | None:
+    """The equations that make a value which only one reads, reshapes and a product that is worthwhile; and the product."""
     chain: list[Any] = []
     while readers.get(id(var)) == 1 and (eqn := makers.get(id(var))) is not None:
         chain.append(eqn)
-        if eqn.primitive.name != "reshape":
-            spec = _product_spec(eqn)
-            return chain if spec is not None and is_worthwhile(*spec[2:5]) else None
+        if eqn.primitive is not lax.reshape_p:
+            product = _product_of(eqn)
+            return (chain, product) if product is not None and is_worthwhile(product.m, product.n, product.k) else None
         var = eqn.invars[0]
     return None
 
 
-def _product_spec(eqn: Any) -> list[int] | None:
-    """What describes a product of float32 matrices, of which the first is transposed, to the native part; else None."""
-    inner = eqn.params["call"].jaxpr if eqn.primitive.name == "custom_vmap_call" else None
-    if inner is not None:
-        if len(inner.eqns) != 1 or list(map(id, inner.invars)) != list(map(id, inner.eqns[0].invars)):
+def _product_of(eqn: Any) -> _Product | None:
+    """The product that an equation computes: of a dense layer's gradients, or of a convolution's with windows of one element."""
+    first = eqn
+    if eqn.primitive.name == "custom_vmap_call":
+        inner = eqn.params["call"].jaxpr
+        if not inner.eqns or list(map(id, inner.invars)) != list(map(id, inner.eqns[0].invars)):
             return None
-        eqn = inner.eqns[0]
-    spec = _spec_of(eqn, "matmul")
-    return spec if spec is not None and spec[:2] == [0, 1] and spec[5:] == [1, 0] else None
+        first, *others = inner.eqns
+        if any(other.primitive is not lax.reshape_p for other in others):
+            return None
+    if (spec := _spec_of(first, "matmul")) is not None:
+        dtypes, pairs, m, n, k, *transposed = spec
+        return _Product(m, n, k, *eqn.invars) if (dtypes, pairs, transposed) == (0, 1, [1, 0]) else None
+    if (spec := _spec_of(first, "conv")) is not None:
+        return _pointwise(spec, *eqn.invars)
+    return None
+
+
+def _pointwise(spec: list[int], x: Any, dy: Any) -> _Product | None:
+    """The gradient to a convolution's weights as a product, by its spec (``native/src/conv_spec.h``); None for other calls."""
+    if spec[0] != WEIGHTS_GRADIENT:  # or for several devices
+        return None
+    dtypes, axes, groups, *rest = spec[2:]
+    sizes, windows = rest[: 3 * (axes + 2)], rest[3 * (axes + 2) :]
+    samples, n, *image = sizes[: axes + 2]
+    m, _, *kernel = sizes[axes + 2 : 2 * (axes + 2)]
+    strides, pads = windows[:axes], windows[2 * axes :]
+    if (dtypes, groups) != (0, 1) or {*kernel, *strides} != {1} or any(pads):
+        return None
+    return _Product(m, n, samples * math.prod(image), dy, x)
 
 
 def _spec_of(eqn: Any, name: str) -> list[int] | None:
@@ -90,12 +125,10 @@ def _spec_of(eqn: Any, name: str) -> list[int] | None:
     return np.asarray(dict(eqn.params["attributes"])["spec"].val).tolist()
 
 
-def _together(update: Any, spec: list[int], product: Any, calls: dict[Any, Any]) -> Any:
+def _together(update: Any, spec: list[int], product: _Product, calls: dict[Any, Any]) -> Any:
     """The equation in place of an update and of the product that is its gradient. ``calls``: those that were traced before."""
-    found = _product_spec(product)
-    assert found is not None
-    given = [*found[2:], *spec]  # m, n, k, and which of the matrices are transposed
-    operands = [*update.invars[:-1], *product.invars]
+    given = [product.m, product.n, product.k, True, False, *spec]
+    operands = [*update.invars[:-1], product.a, product.b]
     aliases = dict(update.params["input_output_aliases"])
     key = (*given, *aliases.items(), *(var.aval for var in operands))
     if key not in calls:

@@ -22,7 +22,8 @@ FILES = [path for room in ("graph", "compiler", "runtime") for path in sorted((P
 OTHER_MEANINGS = {
     "graph/node.py": OPS.keys(),  # Python's operators, which ops/operators.py turns into ops, and hints in errors
     "compiler/channels_last.py": {"transpose"},  # a function of the native part
-    "compiler/lstm_layer_kernels.py": {"matmul"},  # another one
+    "compiler/lstm_layer_kernels.py": {"matmul"},  # another one, as in the next two
+    **dict.fromkeys(["compiler/fused_update.py", "compiler/product_update.py"], {"matmul"}),
     "runtime/host.py": {"where"},  # an attribute of records
     **dict.fromkeys([f"runtime/processes/{n}.py" for n in ("messages", "run", "watch")], {"gather"}),  # a kind of message
 }

@@ -60,8 +60,9 @@ def test_ops_passes_and_updates_are_told_apart(profiled):
     profile, _ = profiled
     rows = {row.name: row for row in profile.rows}
     for name in ("first-matmul", "second-matmul"):
-        assert rows[name].forward_ms > 0 and rows[name].backward_ms > 0 and rows[name].op == "matmul"
+        assert rows[name].forward_ms > 0 and rows[name].op == "matmul"
         assert "test_profile.py:" in rows[name].source
+    assert rows["second-matmul"].backward_ms > 0  # the first one's is that of the weights, which their update may compute
     updated = [name for name, row in rows.items() if row.update_ms > 0]
     assert {"first-matmul", "second-matmul"} <= set(updated)
     assert set(updated) <= {"first-matmul", "second-matmul", "first-bias_add", "second-bias_add"}

@@ -234,6 +234,34 @@ def test_updates_compute_the_products_that_are_their_gradients(make: Callable[[]
     assert_same(found, plain)
 
 
+@pytest.mark.parametrize("axes", [1, 2, pytest.param(3, marks=slow)])
+def test_updates_compute_the_gradients_of_convolutions_of_single_pixels(axes: int) -> None:
+    """The second one only: the windows of the others have several pixels, or are further apart."""
+    conv = (flow.layers.conv1d, flow.layers.conv2d, flow.layers.conv3d)[axes - 1]
+    data = ("NCW", "NCHW", "NCDHW")[axes - 1]
+    found = []
+    for native in (True, False):
+        flow.clear_default_session()
+        flow.manual_seed(3)
+        flow.config.enable_native_cpu(native)
+
+        @flow.global_function(type="train")
+        def job(x: tp.Numpy.Placeholder((2, 128, *[4] * axes))) -> tp.Numpy:
+            start, h = flow.random_normal_initializer(stddev=0.05), x
+            for name, size, stride in (("a", 3, 1), ("b", 1, 1), ("c", 1, 2)):
+                h = conv(h, 256, size, stride, "SAME", data, kernel_initializer=start, name=name, activation=flow.nn.relu)
+            loss = flow.math.reduce_mean(flow.math.square(h), axis=list(range(1, axes + 2)))
+            opt.SGD(0.05, momentum=0.9).minimize(loss)
+            return loss
+
+        x = np.random.default_rng(0).standard_normal((2, 128, *[4] * axes), np.float32)
+        losses = [job(x) for _ in range(3)]
+        values = {n: v.numpy() for n, v in flow.get_all_variables().items()}
+        found.append((losses, values, job.executables[-1][1].hlo()))
+    assert found[0][2].count(PRODUCT_CALL) == 1
+    assert_same(*found)
+
+
 def shared(h: Any, loss: Any) -> Any:
     """The layers' weights have further readers."""
     for name, shape in (("a-weight", (256, 300)), ("b-weight", (128, 256))):

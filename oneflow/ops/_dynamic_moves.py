@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 from .._base.source import caller
@@ -13,7 +14,7 @@ from ..graph.graph import Watch, current
 from ..graph.node import Blob, ValidLength
 from . import _dynamic_ops as dynamic
 from ._arrays import groups_of_axes
-from ._dynamic_rules import DIFFER, RULES, Blobs, Rule, Treatment, as_static, filled, rule, same_length
+from ._dynamic_rules import DIFFER, RULES, Blobs, Rule, Treatment, as_static, blocks, filled, origin, rule, same_length
 from ._emit import add_node
 
 # --- shapes
@@ -52,7 +53,25 @@ def _reshape(t: Treatment) -> Blobs:
         shape = t.attrs["shape"]
         rest = math.prod(size for size in shape if size != -1)
         shape = tuple(math.prod(x.shape) // rest if size == -1 else size for size in shape)
-    place = _place_in(x.shape, length.axis, shape)
+    return (_reshaped(t, x, length, shape),)
+
+
+@rule("reshape_like")
+def _reshape_like(t: Treatment) -> Blobs:
+    x, like = t.inputs
+    length, other = t.valid_length(0), t.valid_length(1)
+    if length is None or other is None:
+        t.refuse(DIFFER)
+    y = _reshaped(t, x, length, like.shape)
+    if y.valid_length is None or y.valid_length.axis != other.axis or not same_length(y.valid_length, other):
+        t.refuse(DIFFER)
+    return (y,)
+
+
+def _reshaped(t: Treatment, x: Blob, length: ValidLength, shape: Sequence[int]) -> Blob:
+    varies = length.others_vary
+    first, _, factor = (length.count, None, Fraction(1)) if varies else origin(length.count)
+    place = _place_in(x.shape, length.axis, shape, factor)
     if place is None:
         t.refuse(
             f"axis {length.axis} of {x.shape}, whose size depends on data, is not found again in {shape}",
@@ -60,11 +79,16 @@ def _reshape(t: Treatment) -> Blobs:
         )
     sizes = tuple(-1 if i == place else size for i, size in enumerate(shape))
     y, count = t.make(x, length.count, op=dynamic.valid_reshape, shape=sizes, axis=length.axis, to=place)
-    return (t.sized(y, place, as_static(count)),)
+    is_first = not varies and factor * blocks(x.shape, length.axis, shape, place) == 1
+    y.valid_length = ValidLength(place, first if is_first else as_static(count), varies)
+    return y
 
 
-def _place_in(old: Sequence[int], axis: int, new: Sequence[int]) -> int | None:
-    """The axis of the new shape that holds consecutive blocks of the old axis, if there is one."""
+def _place_in(old: Sequence[int], axis: int, new: Sequence[int], factor: Fraction) -> int | None:
+    """The axis of the new shape that holds consecutive blocks of the old axis, if there is one.
+
+    ``factor``: which the valid length of the old axis is a multiple of.
+    """
     for before, after in groups_of_axes(old, new):
         if axis in before:
             inner = math.prod(old[a] for a in before if a > axis)
@@ -73,7 +97,7 @@ def _place_in(old: Sequence[int], axis: int, new: Sequence[int]) -> int | None:
                 ahead = math.prod(new[a] for a in after if a < place)
                 if ahead == outer and new[place] * math.prod(new[a] for a in after if a > place) == old[axis] * inner:
                     behind = math.prod(new[a] for a in after if a > place)
-                    if inner % behind == 0:
+                    if (factor * Fraction(inner, behind)).denominator == 1:
                         return place
     return None
 
@@ -319,6 +343,7 @@ def _matmul(t: Treatment) -> Blobs:
     if len(places) == 2 and (places[0][0] != places[1][0] or not same_length(places[0][1], places[1][1])):
         t.refuse(DIFFER)
     place, length = places[0]
+    t.fixes_others = rank == 2 and place == 0 and not b.is_dynamic
     for blob in t.inputs:
         at = place - (rank - blob.ndim)
         if not blob.has_dynamic_size and place < rank - 2 and at >= 0 and blob.shape[at] != 1:

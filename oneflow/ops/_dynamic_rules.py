@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, NoReturn
 
 from ..errors import ShapeError
@@ -24,7 +25,10 @@ Blobs = tuple[Blob, ...]
 
 @dataclass(slots=True)
 class Treatment:
-    """An op that is about to be added with at least one Blob of dynamic size, and the tools for its rule."""
+    """An op that is about to be added with at least one Blob of dynamic size, and the tools for its rule.
+
+    A rule sets ``fixes_others`` where the sizes of the result's other axes are fixed, whatever those of the inputs are.
+    """
 
     what: str
     op: OpDef
@@ -32,6 +36,7 @@ class Treatment:
     name: str | None
     prefix: str | None
     attrs: dict[str, Any]
+    fixes_others: bool = False
 
     def refuse(self, why: str, hint: str = "") -> NoReturn:
         fail(ShapeError, self.what, why, self.inputs, hint or _WAYS_OUT)
@@ -86,7 +91,43 @@ DIFFER = "the sizes of the inputs depend on data in different ways, so that they
 
 
 def same_length(a: ValidLength | None, b: ValidLength | None) -> bool:
-    return a is not None and b is not None and a.count.node is b.count.node and a.count.index == b.count.index
+    """Whether two valid lengths are the same number in every call."""
+    return a is not None and b is not None and origin(a.count)[1:] == origin(b.count)[1:]
+
+
+def origin(count: Blob) -> tuple[Blob, Any, Fraction]:
+    """The valid length that one is a multiple of, what identifies that, and the factor.
+
+    Two that come from the same ones by the same ops are identified by these.
+    """
+    node = count.node
+    own = count, (id(node), count.index), Fraction(1)
+    if node.op is dynamic.at_most:
+        return count, (node.op.name, origin(node.inputs[0])[1:], node.attrs["limit"]), Fraction(1)
+    if node.op is dynamic.valid_slice:
+        return count, (node.op.name, origin(node.inputs[1])[1:], node.attrs["triple"]), Fraction(1)
+    length = node.outputs[0].valid_length
+    if length is None or length.others_vary:  # from call to call, and with them what a size is multiplied by
+        return own
+    if node.op is dynamic.valid_reshape:
+        (x, before), y = node.inputs, node.outputs[0]
+        first, key, factor = origin(before)
+        return first, key, factor * blocks(x.shape, node.attrs["axis"], y.shape, node.attrs["to"])
+    if node.op is dynamic.valid_concat:
+        has_length, axis = node.attrs["has_length"], node.attrs["axis"]
+        parts, counts = node.inputs[: len(has_length)], iter(node.inputs[len(has_length) :])
+        sizes = zip(parts, has_length, strict=True)
+        return (
+            count,
+            (node.op.name, *(origin(next(counts))[1:] if has_one else x.shape[axis] for x, has_one in sizes)),
+            Fraction(1),
+        )
+    return own
+
+
+def blocks(old: Sequence[int], axis: int, new: Sequence[int], to: int) -> Fraction:
+    """How many elements of axis ``to`` there are in the new shape for each one of ``axis`` in the old shape."""
+    return Fraction(math.prod(old[axis + 1 :]), math.prod(new[to + 1 :]))
 
 
 def filled(blob: Blob, length: ValidLength, value: float, name: str | None = None, prefix: str | None = None) -> Blob:
@@ -116,7 +157,8 @@ def _treat(what: str, op: OpDef, inputs: Blobs, name: str | None, prefix: str | 
     for blob in outputs:
         blob.is_dynamic = varies or blob.valid_length is not None
         if blob.valid_length is not None:
-            blob.valid_length = replace(blob.valid_length, others_vary=varies or blob.valid_length.others_vary)
+            others_vary = not t.fixes_others and blob.ndim > 1 and (varies or blob.valid_length.others_vary)
+            blob.valid_length = replace(blob.valid_length, others_vary=others_vary)
     return outputs
 
 

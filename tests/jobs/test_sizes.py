@@ -319,6 +319,35 @@ def mirrored() -> flow.FunctionConfig:
     return config
 
 
+def test_a_head_of_boxes_trains_on_the_chosen_rows_of_feeds_of_several_sizes():
+    """As detectors do: rows that data choose, a matrix product, reshaped to a box per class, of which the label's is taken."""
+    classes = 3
+
+    @flow.global_function(type="train", function_config=mirrored())
+    def job(
+        x: tp.ListNumpy.Placeholder((8, 6)), labels: tp.ListNumpy.Placeholder((8,), dtype=flow.int32)
+    ) -> tuple[tp.ListNumpy, tp.ListNumpy]:
+        w = flow.get_variable("w", (6, 4 * classes), initializer=flow.constant_initializer(0.0))
+        chosen = flow.squeeze(flow.argwhere(labels > 0), [1])
+        rows, classes_of_rows = flow.gather(x, chosen), flow.gather(labels, chosen)
+        boxes = flow.reshape(flow.matmul(rows, w), (-1, classes, 4))
+        mine = flow.squeeze(flow.gather(boxes, flow.expand_dims(classes_of_rows, 1), batch_dims=1), [1])
+        loss = flow.math.reduce_sum(flow.math.square(mine - rows[:, :4]))
+        sgd(0.01).minimize(loss)
+        return mine, flow.identity(loss)
+
+    rng, w = np.random.default_rng(0), np.zeros((6, classes, 4))
+    for labels in ([0, 1, 2, 1], [0, 0], [2, 2, 1, 0, 0, 1, 2, 1], [1]):
+        x, picks = rng.standard_normal((len(labels), 6)).astype(F32), np.array(labels)
+        rows, numbers = x[picks > 0], picks[picks > 0]
+        boxes = np.einsum("rf,fcb->rcb", rows, w)[np.arange(len(rows)), numbers]
+        (mine,), (loss,) = job([x], [np.array(labels, np.int32)])
+        np.testing.assert_allclose(mine, boxes, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(loss, [np.square(boxes - rows[:, :4]).sum()], rtol=1e-4, atol=1e-5)
+        for row, number, difference in zip(rows, numbers, boxes - rows[:, :4], strict=True):
+            w[:, number] -= 0.01 * 2 * np.outer(row, difference)
+
+
 def test_concat_is_bounded_by_the_true_sizes():
     gradients = []
 

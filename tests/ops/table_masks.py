@@ -22,9 +22,23 @@ def positive(x: Any) -> Any:
     return flow.gather_nd(x, flow.argwhere(x > 0))
 
 
+def chosen(x: Any) -> Any:
+    """The rows that begin with a number above 0, of two elements each."""
+    return flow.gather_nd(flow.reshape(x, (6, 2)), flow.argwhere(flow.slice(flow.reshape(x, (6, 2)), [0, 0], [6, 1]) > 0)[:, :1])
+
+
+def of_numpy(x: np.ndarray) -> np.ndarray:
+    return x.reshape(6, 2)[x.reshape(6, 2)[:, 0] > 0]
+
+
 def padded(rows: np.ndarray, size: int) -> np.ndarray:
     """The result of ``cast_to_static_shape``."""
     return np.concatenate([rows, np.zeros((size - len(rows), *rows.shape[1:]), rows.dtype)])
+
+
+def _twice(r: Any) -> Any:
+    """Three times the rows, by reshapes that keep them."""
+    return flow.reshape(r, (-1, 2)) + flow.squeeze(flow.reshape(2 * r, (-1, 1, 2)), [1])
 
 
 def whole(blob: Any) -> Any:
@@ -69,6 +83,17 @@ ROWS = [
         lambda x: x.reshape(-1)[:6] * 2, [X]),
     Row("dynamic_binary_concat", lambda x: flow.experimental.dynamic_binary_concat(
             flow.experimental.dynamic_binary_split(flow.flatten(x), 1, 3), flow.flatten(x)), lambda x: x.reshape(-1), [X]),
+    Row("dynamic reshapes of one size", lambda x: whole(_twice(chosen(x))), lambda x: padded(3 * of_numpy(x), 6), [X]),
+    Row("dynamic rows joined twice", lambda x: whole(flow.reshape((r := chosen(x)), [-1]) * flow.flatten(r * 2)),
+        lambda x: padded((2 * of_numpy(x) ** 2).reshape(-1), 12), [X]),
+    Row("dynamic rows joined and parted", lambda x: whole(flow.reshape(flow.reshape((r := chosen(x)), [-1]), [-1, 2]) + r),
+        lambda x: padded(2 * of_numpy(x), 6), [X]),
+    Row("dynamic slices of one size", lambda x: whole((r := chosen(x))[1:] + (r * 2)[1:]),
+        lambda x: padded(3 * of_numpy(x)[1:], 5), [X]),
+    Row("dynamic concats of one size", lambda x: whole(flow.concat([(r := chosen(x)), r]) + flow.concat([r * 2, r])),
+        lambda x: padded(np.concatenate([3 * of_numpy(x), 2 * of_numpy(x)]), 12), [X]),
+    Row("dynamic reshape_like", lambda x: whole(flow.reshape_like((r := chosen(x)), flow.reshape(r, [-1])) * flow.flatten(r)),
+        lambda x: padded((of_numpy(x) ** 2).reshape(-1), 12), [X]),
     Row("dynamic reverse", lambda x: whole(flow.reverse(positive(x), 0)), lambda x: padded(x[x > 0][::-1], 12), [X]),
 ]  # fmt: skip
 
@@ -81,6 +106,14 @@ REFUSALS = [
     Refusal("resize twice", lambda x, n: flow.sync_dynamic_resize(flow.sync_dynamic_resize(x, n), n), [_F, TWO], ArgumentError,
             "depends on data already"),
     Refusal("another count", lambda x: positive(x) + positive(-x), [_F], ShapeError, "depend on data in different ways"),
+    Refusal("other slices", lambda x: positive(x)[1:] + positive(x)[:-1], [_F], ShapeError, "depend on data in different ways"),
+    Refusal("rows and elements", lambda x: flow.reshape(chosen(x), [-1]) + positive(x), [_F], ShapeError,
+            "depend on data in different ways"),
+    Refusal("other concats", lambda x: flow.concat([(p := positive(x)), x[0, :1]]) + flow.concat([p, x[0, :2]])[1:], [_F],
+            ShapeError, "depend on data in different ways"),
+    Refusal("reshape_like of others", lambda x: flow.reshape_like(flow.expand_dims(positive(x), 1), positive(-x)), [_F],
+            ShapeError, "depend on data in different ways"),
+    Refusal("rows that tear", lambda x: flow.reshape(flow.reshape(chosen(x), [-1]), [-1, 4]), [_F], ShapeError, "found again"),
     Refusal("a fixed size", lambda x: positive(x) + flow.flatten(x), [_F], ShapeError,
             "inputs[1] has size 12 on an axis where that of 'GatherNd_0' depends on data (at most 12)"),
     Refusal("split of two axes", flow.experimental.dynamic_binary_split, [_F], ShapeError, "a Blob of rank 1"),

@@ -210,7 +210,9 @@ def _slice(node: Node) -> list[UserOp]:
         forward = step is None or step > 0
         # bounds outside of the axis are those that are left out
         begin = None if begin is not None and (begin < -size if forward else begin >= size) else begin
-        end = None if end is not None and (end >= size if forward else end < -size) else end
+        # the end itself is one, too, for what begins at the beginning: of a batch of another size it is all
+        beyond = size if forward and begin in (None, 0) else size + 1
+        end = None if end is not None and (end >= beyond if forward else end < -size) else end
         bounds.append((
             (0 if forward else LAST) if begin is None else begin,
             (LAST if forward else FIRST) if end is None else end,

@@ -275,6 +275,8 @@ class Runner:
             if size not in self._fixed:
                 problem: Exception | None = None
                 try:
+                    if size == 1:  # which a graph of one size would broadcast: another one shows whether it is
+                        self.graph.of_batch(3 if declared == {2} else 2)
                     self._fixed[size] = _function(self.graph.of_batch(size), self._weights, self._devices)
                 except SavedModelError as error:
                     problem = error

@@ -140,6 +140,34 @@ def test_other_batch_sizes(model: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(s.run("tied", Input_0=X)[0], X.reshape(2, 6))
 
 
+def test_graphs_of_one_batch_size_refuse_a_single_row_and_rows_by_number_stay_those(tmp_path: Path) -> None:
+    @flow.global_function("predict")
+    def states(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+        return x + flow.get_variable("states", (4, 3), initializer=flow.ones_initializer())  # a row would be broadcast
+
+    @flow.global_function("predict")
+    def last(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
+        return flow.slice(x, [3, 0], [1, 3])
+
+    builder = flow.saved_model.ModelBuilder(str(tmp_path / "net")).ModelName("net").Version(1)
+    builder.AddFunction(states)
+    builder.AddFunction(last)
+    builder.Save()
+    s = session()
+    for name in ("states", "last"):
+        s.load_saved_model(str(tmp_path / "net"), graph_name=name)
+    s.launch()
+    np.testing.assert_allclose(s.run("states", Input_0=X)[0], X + 1)
+    for size in (1, 2):
+        with pytest.raises(FeedShapeError, match=f"works for a batch of 4 only, and was given {size}"):
+            s.run("states", Input_0=X[:size])
+    rows = np.arange(18, dtype=np.float32).reshape(6, 3)
+    np.testing.assert_array_equal(s.run("last", Input_0=rows[:4])[0], rows[3:4])
+    np.testing.assert_array_equal(s.run("last", Input_0=rows)[0], rows[3:4])
+    with pytest.raises(FeedShapeError, match="works for a batch of 4 only, and was given 2"):
+        s.run("last", Input_0=rows[:2])
+
+
 def test_wrong_inputs(model: Path) -> None:
     s = launched(model)
     with pytest.raises(ValueError, match='input "image" is absent'):

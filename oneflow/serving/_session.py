@@ -60,6 +60,8 @@ class SessionOption:
     Example: >>> option = flow.serving.SessionOption()
     """
 
+    __slots__ = ("device_num", "device_tag", "is_mirrored_view", "reload_seconds")  # a misspelt setting is an AttributeError
+
     def __init__(self) -> None:
         self.device_tag = "gpu"
         self.device_num = 1
@@ -487,15 +489,18 @@ class _Watch:
         self._stop = stop = threading.Event()
 
         def work() -> None:
+            told = ""  # once, as long as it is the same
             while not stop.wait(seconds):
                 alive = reference()
                 if alive is None:
                     return
                 try:
                     alive.reload()
+                    told = ""
                 except (OneFlowError, OSError) as error:
-                    if not stop.is_set():
-                        _logger.error("a newer version is not loaded: %s", error)
+                    if not stop.is_set() and str(error) != told:
+                        told = str(error)
+                        _logger.error("a newer version is not loaded: %s", told)
                 except Exception:  # the thread goes on, and looks again
                     _logger.exception("a newer version is not loaded")
                 del alive

@@ -197,11 +197,10 @@ class Update final : public Operation {
 class ProductUpdate final : public Operation {
  public:
   ProductUpdate(const GemmShape& shape, UpdateSpec spec, const thread_pool::Settings& settings)
-      : shape_(shape), spec_(std::move(spec)), threads_for_(settings.threads_for(shape.flops())), product_(shape, threads_for_, true) {
+      : shape_(shape), spec_(std::move(spec)), product_(shape, threads_ = settings.threads_for(shape.flops()), true) {
     check_isa(false);
     if (!PackedGemm::can(shape)) throw std::invalid_argument("no kernel for this product");
     if (spec_.sizes.size() != 1 || spec_.sizes[0] != shape.m * shape.n) throw std::invalid_argument("the gradient has another size");
-    threads_ = threads_for_;
     run_ = for_this_cpu<Choose*>(avx2::choose, avx512::choose)(spec_.rule, Copies::kNone);
     rows_ = std::min(shape.m, std::max(kLeastRows, kBlock / shape.n / kLeastRows * kLeastRows));
     operand_bytes_.assign(static_cast<size_t>(spec_.scalars()), sizeof(float));
@@ -214,7 +213,7 @@ class ProductUpdate final : public Operation {
     operand_bytes_.push_back(array(shape.k, shape.n));
     operand_bytes_.insert(operand_bytes_.end(), slots + 1, array(shape.m, shape.n));
     block_bytes_ = aligned(array(rows_, shape.n));
-    scratch_size_ = aligned(product_.packed_size()) + static_cast<size_t>(threads_) * (block_bytes_ + aligned(product_.row_scratch_size()));
+    scratch_size_ = aligned(product_.packed_size()) + static_cast<size_t>(threads_) * thread_bytes();
   }
 
   std::string name() const override { return "one pass with its product:" + isa_name(false); }
@@ -232,30 +231,32 @@ class ProductUpdate final : public Operation {
     }
     const auto *a = static_cast<const float*>(in[slots + 1]), *b = static_cast<const float*>(in[slots + 2]);
     auto* packed = reinterpret_cast<float*>(scratch.take(product_.packed_size()));
-    char* of_threads = scratch.take(static_cast<size_t>(threads_) * (block_bytes_ + aligned(product_.row_scratch_size())));
+    char* of_threads = scratch.take(static_cast<size_t>(threads_) * thread_bytes());
     const int64_t tile = product_.panel_columns(), tiles = (shape_.n + tile - 1) / tile;
     thread_pool::parallel_for(tiles, threads_, [&](int64_t begin, int64_t end) {
       if (begin < end) product_.pack(b, begin * tile, std::min(end * tile, shape_.n), packed);
     });
     std::atomic<int64_t> next{0};
     thread_pool::on_threads(threads_, [&](int64_t thread) {
-      char* mine = of_threads + static_cast<size_t>(thread) * (block_bytes_ + aligned(product_.row_scratch_size()));
+      char* mine = of_threads + static_cast<size_t>(thread) * thread_bytes();
       auto* gradient = reinterpret_cast<float*>(mine);
       for (int64_t row; (row = next.fetch_add(rows_)) < shape_.m;) {
         const int64_t last = std::min(row + rows_, shape_.m), at = row * shape_.n;
         product_.run_rows(a, packed, row, last, gradient, reinterpret_cast<float*>(mine + block_bytes_));
         const auto of = [&](void* const* arrays, size_t i) { return i <= slots ? static_cast<float*>(arrays[i]) + at : nullptr; };
-        run_(spec_, scalars, {of(in, 0), of(in, 1), of(in, 2), gradient, of(out, 0), of(out, 1), of(out, 2)}, Others(), (last - row) * shape_.n);
+        const Arrays arrays{of(in, 0), of(in, 1), of(in, 2), gradient, of(out, 0), of(out, 1), of(out, 2)};
+        run_(spec_, scalars, arrays, Others(), (last - row) * shape_.n);
       }
     });
   }
 
  private:
-  static constexpr int64_t kLeastRows = 24, kBlock = 1 << 17;  // numbers of a block of the gradient, which stays in the second cache
+  static constexpr int64_t kLeastRows = 24, kBlock = 1 << 17;  // rows and numbers of a block of the gradient: the second cache has room
+
+  size_t thread_bytes() const { return block_bytes_ + aligned(product_.row_scratch_size()); }
 
   GemmShape shape_;
   UpdateSpec spec_;
-  int threads_for_;
   PackedGemm product_;
   int64_t rows_;  // of a block
   size_t first_, block_bytes_;

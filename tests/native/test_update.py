@@ -262,6 +262,28 @@ def test_updates_compute_the_gradients_of_convolutions_of_single_pixels(axes: in
     assert_same(*found)
 
 
+def test_weights_that_are_a_factor_of_their_own_gradient() -> None:
+    """The gradient is a product with what is overwritten meanwhile, which XLA copies before."""
+    found = []
+    for native in (True, False):
+        flow.clear_default_session()
+        flow.manual_seed(3)
+        flow.config.enable_native_cpu(native)
+
+        @flow.global_function(type="train")
+        def job(target: tp.Numpy.Placeholder((128, 128))) -> tp.Numpy:
+            w = flow.get_variable("w", (128, 512), initializer=flow.random_normal_initializer(stddev=0.1))
+            loss = flow.math.square(flow.matmul(flow.stop_gradient(w), w, transpose_b=True) - target)
+            opt.SGD(5.0, momentum=0.9).minimize(loss)
+            return loss
+
+        losses = [job(np.eye(128, dtype=np.float32)) for _ in range(3)]
+        values = {n: v.numpy() for n, v in flow.get_all_variables().items()}
+        found.append((losses, values, job.executables[-1][1].hlo()))
+    assert found[0][2].count(PRODUCT_CALL) == 1
+    assert_same(*found)
+
+
 def shared(h: Any, loss: Any) -> Any:
     """The layers' weights have further readers."""
     for name, shape in (("a-weight", (256, 300)), ("b-weight", (128, 256))):

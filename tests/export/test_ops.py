@@ -41,6 +41,7 @@ TIED = {
     **{f"diag of matrix {k}": "the length of a diagonal is the smaller of two sizes" for k in (-2, 0, 1, 3)},
     "dynamic concat": "the size of the padded axis has to be a number",
     "dynamic slices": "the size of the padded axis has to be a number",
+    "dynamic slices of one size": "the size of the padded axis has to be a number",
     "dynamic elements by number": "the size of the padded axis has to be a number",
     "dynamic reverse": "the size of the padded axis has to be a number",
     "indexed_slices_reduce_sum": "XLA wants the largest number of distinct values as a number",
@@ -59,7 +60,7 @@ NEVER_OPEN = {
     "random_normal", "random_uniform",
     "bernoulli", "categorical_ordinal_encode", "coin_flip", "ctc_loss", "distributed_partial_fc_sample", "dropout",
     "dynamic_binary_concat", "dynamic_binary_split", "generate_random_batch_permutation_indices", "indexed_slices_reduce_sum",
-    "random_mask_like", "reshape_like", "shuffle", "sleep_identity", "ssp_variable_proxy", "unique_with_counts", "valid_concat",
+    "random_mask_like", "reshape_like", "shuffle", "sleep_identity", "ssp_variable_proxy", "unique_with_counts",
     "at_most", "valid_slice",  # only where an axis is padded
     "batch_normalization_training",  # predict jobs use the moving statistics
     "acc", "pack", "repeat", "unpack",  # repeated parts: test_stablehlo.py

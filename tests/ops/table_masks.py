@@ -28,7 +28,7 @@ def chosen(x: Any) -> Any:
 
 
 def of_numpy(x: np.ndarray) -> np.ndarray:
-    return x.reshape(6, 2)[x.reshape(6, 2)[:, 0] > 0]
+    return x.reshape(-1, 2)[x.reshape(-1, 2)[:, 0] > 0]
 
 
 def padded(rows: np.ndarray, size: int) -> np.ndarray:
@@ -83,17 +83,17 @@ ROWS = [
         lambda x: x.reshape(-1)[:6] * 2, [X]),
     Row("dynamic_binary_concat", lambda x: flow.experimental.dynamic_binary_concat(
             flow.experimental.dynamic_binary_split(flow.flatten(x), 1, 3), flow.flatten(x)), lambda x: x.reshape(-1), [X]),
-    Row("dynamic reshapes of one size", lambda x: whole(_twice(chosen(x))), lambda x: padded(3 * of_numpy(x), 6), [X]),
+    Row("dynamic reshapes of one size", lambda x: whole(_twice(chosen(x))), lambda x: padded(3 * of_numpy(x), x.size // 2), [X]),
     Row("dynamic rows joined twice", lambda x: whole(flow.reshape((r := chosen(x)), [-1]) * flow.flatten(r * 2)),
-        lambda x: padded((2 * of_numpy(x) ** 2).reshape(-1), 12), [X]),
+        lambda x: padded((2 * of_numpy(x) ** 2).reshape(-1), x.size), [X]),
     Row("dynamic rows joined and parted", lambda x: whole(flow.reshape(flow.reshape((r := chosen(x)), [-1]), [-1, 2]) + r),
-        lambda x: padded(2 * of_numpy(x), 6), [X]),
+        lambda x: padded(2 * of_numpy(x), x.size // 2), [X]),
     Row("dynamic slices of one size", lambda x: whole((r := chosen(x))[1:] + (r * 2)[1:]),
         lambda x: padded(3 * of_numpy(x)[1:], 5), [X]),
     Row("dynamic concats of one size", lambda x: whole(flow.concat([(r := chosen(x)), r]) + flow.concat([r * 2, r])),
-        lambda x: padded(np.concatenate([3 * of_numpy(x), 2 * of_numpy(x)]), 12), [X]),
+        lambda x: padded(np.concatenate([3 * of_numpy(x), 2 * of_numpy(x)]), x.size), [X]),
     Row("dynamic reshape_like", lambda x: whole(flow.reshape_like((r := chosen(x)), flow.reshape(r, [-1])) * flow.flatten(r)),
-        lambda x: padded((of_numpy(x) ** 2).reshape(-1), 12), [X]),
+        lambda x: padded((of_numpy(x) ** 2).reshape(-1), x.size), [X]),
     Row("dynamic reverse", lambda x: whole(flow.reverse(positive(x), 0)), lambda x: padded(x[x > 0][::-1], 12), [X]),
 ]  # fmt: skip
 

@@ -14,7 +14,7 @@ from ..graph.graph import Watch, current
 from ..graph.node import Blob, ValidLength
 from . import _dynamic_ops as dynamic
 from ._arrays import groups_of_axes
-from ._dynamic_rules import DIFFER, RULES, Blobs, Rule, Treatment, as_static, blocks, filled, origin, rule, same_length
+from ._dynamic_rules import DIFFER, RULES, Blobs, Rule, Treatment, as_static, filled, origin, rule, same_length
 from ._emit import add_node
 
 # --- shapes
@@ -69,9 +69,7 @@ def _reshape_like(t: Treatment) -> Blobs:
 
 
 def _reshaped(t: Treatment, x: Blob, length: ValidLength, shape: Sequence[int]) -> Blob:
-    varies = length.others_vary
-    first, _, factor = (length.count, None, Fraction(1)) if varies else origin(length.count)
-    place = _place_in(x.shape, length.axis, shape, factor)
+    place = _place_in(x.shape, length.axis, shape, Fraction(1) if length.others_vary else origin(length.count)[2])
     if place is None:
         t.refuse(
             f"axis {length.axis} of {x.shape}, whose size depends on data, is not found again in {shape}",
@@ -79,8 +77,8 @@ def _reshaped(t: Treatment, x: Blob, length: ValidLength, shape: Sequence[int]) 
         )
     sizes = tuple(-1 if i == place else size for i, size in enumerate(shape))
     y, count = t.make(x, length.count, op=dynamic.valid_reshape, shape=sizes, axis=length.axis, to=place)
-    is_first = not varies and factor * blocks(x.shape, length.axis, shape, place) == 1
-    y.valid_length = ValidLength(place, first if is_first else as_static(count), varies)
+    first, _, factor = origin(as_static(count))
+    y.valid_length = ValidLength(place, first if factor == 1 else count, length.others_vary)
     return y
 
 

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any, NoReturn
 
 from ..errors import ShapeError
-from ..graph.node import Blob, ValidLength
+from ..graph.node import Blob, Node, ValidLength
 from ..graph.op import OpDef
 from . import _dynamic_ops as dynamic
 from . import _emit
@@ -98,36 +98,35 @@ def same_length(a: ValidLength | None, b: ValidLength | None) -> bool:
 def origin(count: Blob) -> tuple[Blob, Any, Fraction]:
     """The valid length that one is a multiple of, what identifies that, and the factor.
 
-    Two that come from the same ones by the same ops are identified by these.
+    Two that come from the same ones by the same ops are identified by these, unless other sizes, which vary from call to call,
+    play a part.
     """
     node = count.node
-    own = count, (id(node), count.index), Fraction(1)
-    if node.op is dynamic.at_most:
-        return count, (node.op.name, origin(node.inputs[0])[1:], node.attrs["limit"]), Fraction(1)
-    if node.op is dynamic.valid_slice:
-        return count, (node.op.name, origin(node.inputs[1])[1:], node.attrs["triple"]), Fraction(1)
-    length = node.outputs[0].valid_length
-    if length is None or length.others_vary:  # from call to call, and with them what a size is multiplied by
-        return own
     if node.op is dynamic.valid_reshape:
         (x, before), y = node.inputs, node.outputs[0]
-        first, key, factor = origin(before)
-        return first, key, factor * blocks(x.shape, node.attrs["axis"], y.shape, node.attrs["to"])
+        if x.valid_length is not None and not x.valid_length.others_vary:
+            first, key, factor = origin(before)
+            old, new = x.shape[node.attrs["axis"] + 1 :], y.shape[node.attrs["to"] + 1 :]
+            return first, key, factor * Fraction(math.prod(old), math.prod(new))
+    made_of = _made_of(node)
+    return count, (id(node), count.index) if made_of is None else (node.op.name, *made_of), Fraction(1)
+
+
+def _made_of(node: Node) -> tuple[Any, ...] | None:
+    """What decides about the valid length that a node gives: others, by their origins, and numbers; None if that is not known."""
+    if node.op is dynamic.at_most:
+        return origin(node.inputs[0])[1:], node.attrs["limit"]
+    if node.op is dynamic.valid_slice:
+        return origin(node.inputs[1])[1:], node.attrs["triple"]
     if node.op is dynamic.valid_concat:
         has_length, axis = node.attrs["has_length"], node.attrs["axis"]
-        parts, counts = node.inputs[: len(has_length)], iter(node.inputs[len(has_length) :])
-        sizes = zip(parts, has_length, strict=True)
-        return (
-            count,
-            (node.op.name, *(origin(next(counts))[1:] if has_one else x.shape[axis] for x, has_one in sizes)),
-            Fraction(1),
-        )
-    return own
-
-
-def blocks(old: Sequence[int], axis: int, new: Sequence[int], to: int) -> Fraction:
-    """How many elements of axis ``to`` there are in the new shape for each one of ``axis`` in the old shape."""
-    return Fraction(math.prod(old[axis + 1 :]), math.prod(new[to + 1 :]))
+        counts, terms = iter(node.inputs[len(has_length) :]), []
+        for x, has_one in zip(node.inputs, has_length, strict=False):  # behind the parts are the counts
+            if not has_one and x.is_dynamic:
+                return None
+            terms.append(origin(next(counts))[1:] if has_one else x.shape[axis])
+        return tuple(terms)
+    return None
 
 
 def filled(blob: Blob, length: ValidLength, value: float, name: str | None = None, prefix: str | None = None) -> Blob:

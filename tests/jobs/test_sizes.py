@@ -319,6 +319,29 @@ def mirrored() -> flow.FunctionConfig:
     return config
 
 
+def _joined(a, b, chosen):
+    return flow.reshape(flow.gather_nd(a, chosen), (-1,)) + flow.reshape(flow.gather_nd(b, chosen), (-1,))
+
+
+def _behind_feeds(a, b, chosen):
+    found = flow.squeeze(flow.cast(chosen, flow.float), [1])
+    return flow.concat([found, a[:, 0]], 0) + flow.concat([found, b[:, 0]], 0)
+
+
+@pytest.mark.parametrize("body", [_joined, _behind_feeds])
+def test_sizes_that_vary_with_feeds_in_different_ways_are_told_apart(body):
+    """They are declared alike, and made alike of one size that data decide about."""
+
+    floats, integers = tp.ListNumpy.Placeholder((4, 5)), tp.ListNumpy.Placeholder((4,), dtype=flow.int32)
+
+    @flow.global_function(function_config=mirrored())
+    def job(a: floats, b: floats, m: integers) -> tp.ListNumpy:
+        return body(a, b, flow.argwhere(m))
+
+    with pytest.raises(ShapeError, match="depend on data in different ways"):
+        job([np.ones((4, 3), F32)], [np.ones((4, 5), F32)], [np.ones(4, np.int32)])
+
+
 def test_a_head_of_boxes_trains_on_the_chosen_rows_of_feeds_of_several_sizes():
     """As detectors do: rows that data choose, a matrix product, reshaped to a box per class, of which the label's is taken."""
     classes = 3

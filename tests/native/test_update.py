@@ -185,30 +185,44 @@ def test_a_product_that_does_not_fit_its_spec_is_refused(spec: list[int], reason
 slow = pytest.mark.thorough
 
 
-def layers(
-    native: bool, make: Callable[[], Any], use: Callable[[Any, Any], Any] = lambda h, loss: loss, config: Any = None
-) -> tuple[list[np.ndarray], State, str]:
-    """As ``trained``, for two layers whose gradients are products of 32 rows, ``a`` (256, 300) and ``b`` (128, 256)."""
+Found = tuple[list[np.ndarray], State, str]
+
+
+def hlo_of(job: Any) -> str:
+    return job.executables[-1][1].hlo()
+
+
+def stepped(
+    native: bool, declare: Callable[[], Any], *arrays: np.ndarray, steps: int = 3, look: Callable[[Any], str] = hlo_of
+) -> Found:
+    """Losses of some steps of a job in a new session, the variables after them, and what ``look`` finds in the job."""
     flow.clear_default_session()
     flow.manual_seed(3)
     flow.config.enable_native_cpu(native)
-
-    @flow.global_function(type="train", function_config=config or flow.FunctionConfig())
-    def job(x: tp.Numpy.Placeholder((32, 300))) -> tp.Numpy:
-        start = flow.random_normal_initializer(stddev=0.1)
-        h = flow.nn.relu(flow.layers.dense(x, 256, kernel_initializer=start, name="a"))
-        loss = flow.math.reduce_mean(flow.math.square(flow.layers.dense(h, 128, kernel_initializer=start, name="b")), axis=[1])
-        loss = use(h, loss)
-        make().minimize(loss)
-        return loss
-
-    x = np.random.default_rng(0).standard_normal((32, 300), np.float32)
-    losses = [job(x) for _ in range(3)]
-    values = {n: v.numpy() for n, v in flow.get_all_variables().items()}
-    return losses, values, job.executables[-1][1].hlo()
+    job = declare()
+    losses = [job(*arrays) for _ in range(steps)]
+    return losses, {n: v.numpy() for n, v in flow.get_all_variables().items()}, look(job) if steps else ""
 
 
-def assert_same(found: tuple[list[np.ndarray], State, str], plain: tuple[list[np.ndarray], State, str]) -> None:
+def layers(native: bool, make: Callable[[], Any], use: Callable[[Any], Any] = lambda loss: loss) -> Found:
+    """``stepped``, for two layers whose gradients are products of 32 rows, ``a`` (256, 300) and ``b`` (128, 256)."""
+
+    def declare() -> Any:
+        @flow.global_function(type="train")
+        def job(x: tp.Numpy.Placeholder((32, 300))) -> tp.Numpy:
+            start = flow.random_normal_initializer(stddev=0.1)
+            h = flow.nn.relu(flow.layers.dense(x, 256, kernel_initializer=start, name="a"))
+            y = flow.layers.dense(h, 128, kernel_initializer=start, name="b")
+            loss = use(flow.math.reduce_mean(flow.math.square(y), axis=[1]))
+            make().minimize(loss)
+            return loss
+
+        return job
+
+    return stepped(native, declare, np.random.default_rng(0).standard_normal((32, 300), np.float32))
+
+
+def assert_same(found: Found, plain: Found) -> None:
     np.testing.assert_allclose(found[0], plain[0], rtol=1e-4, atol=1e-6)
     assert found[1].keys() == plain[1].keys()
     for name, value in found[1].items():
@@ -228,9 +242,10 @@ def assert_same(found: tuple[list[np.ndarray], State, str], plain: tuple[list[np
 )
 def test_updates_compute_the_products_that_are_their_gradients(make: Callable[[], Any]) -> None:
     found, plain = layers(True, make), layers(False, make)
-    assert found[2].count(PRODUCT_CALL) == 2 and PRODUCT_CALL not in plain[2]
+    hlo = found[2]
+    assert hlo.count(PRODUCT_CALL) == 2 and PRODUCT_CALL not in plain[2]
     for shape in ("256,300", "128,256"):
-        assert f"f32[{shape}]{{1,0}} copy(" not in found[2]
+        assert f"f32[{shape}]{{1,0}} copy(" not in hlo
     assert_same(found, plain)
 
 
@@ -239,12 +254,8 @@ def test_updates_compute_the_gradients_of_convolutions_of_single_pixels(axes: in
     """The second one only: the windows of the others have several pixels, or are further apart."""
     conv = (flow.layers.conv1d, flow.layers.conv2d, flow.layers.conv3d)[axes - 1]
     data = ("NCW", "NCHW", "NCDHW")[axes - 1]
-    found = []
-    for native in (True, False):
-        flow.clear_default_session()
-        flow.manual_seed(3)
-        flow.config.enable_native_cpu(native)
 
+    def declare() -> Any:
         @flow.global_function(type="train")
         def job(x: tp.Numpy.Placeholder((2, 128, *[4] * axes))) -> tp.Numpy:
             start, h = flow.random_normal_initializer(stddev=0.05), x
@@ -254,22 +265,18 @@ def test_updates_compute_the_gradients_of_convolutions_of_single_pixels(axes: in
             opt.SGD(0.05, momentum=0.9).minimize(loss)
             return loss
 
-        x = np.random.default_rng(0).standard_normal((2, 128, *[4] * axes), np.float32)
-        losses = [job(x) for _ in range(3)]
-        values = {n: v.numpy() for n, v in flow.get_all_variables().items()}
-        found.append((losses, values, job.executables[-1][1].hlo()))
-    assert found[0][2].count(PRODUCT_CALL) == 1
-    assert_same(*found)
+        return job
+
+    x = np.random.default_rng(0).standard_normal((2, 128, *[4] * axes), np.float32)
+    found, plain = (stepped(native, declare, x) for native in (True, False))
+    assert found[2].count(PRODUCT_CALL) == 1
+    assert_same(found, plain)
 
 
 def test_weights_that_are_a_factor_of_their_own_gradient() -> None:
     """The gradient is a product with what is overwritten meanwhile, which XLA copies before."""
-    found = []
-    for native in (True, False):
-        flow.clear_default_session()
-        flow.manual_seed(3)
-        flow.config.enable_native_cpu(native)
 
+    def declare() -> Any:
         @flow.global_function(type="train")
         def job(target: tp.Numpy.Placeholder((128, 128))) -> tp.Numpy:
             w = flow.get_variable("w", (128, 512), initializer=flow.random_normal_initializer(stddev=0.1))
@@ -277,14 +284,14 @@ def test_weights_that_are_a_factor_of_their_own_gradient() -> None:
             opt.SGD(5.0, momentum=0.9).minimize(loss)
             return loss
 
-        losses = [job(np.eye(128, dtype=np.float32)) for _ in range(3)]
-        values = {n: v.numpy() for n, v in flow.get_all_variables().items()}
-        found.append((losses, values, job.executables[-1][1].hlo()))
-    assert found[0][2].count(PRODUCT_CALL) == 1
-    assert_same(*found)
+        return job
+
+    found, plain = (stepped(native, declare, np.eye(128, dtype=np.float32)) for native in (True, False))
+    assert found[2].count(PRODUCT_CALL) == 1
+    assert_same(found, plain)
 
 
-def shared(h: Any, loss: Any) -> Any:
+def shared(loss: Any) -> Any:
     """The layers' weights have further readers."""
     for name, shape in (("a-weight", (256, 300)), ("b-weight", (128, 256))):
         weights = flow.get_variable(name, shape, initializer=flow.random_normal_initializer(stddev=0.1), reuse=True)
@@ -299,7 +306,7 @@ def dynamic() -> Any:
 WATCHED: list[np.ndarray] = []
 
 
-def watched(h: Any, loss: Any) -> Any:
+def watched(loss: Any) -> Any:
     for name, shape in (("a-weight", (256, 300)), ("b-weight", (128, 256))):
         weights = flow.get_variable(name, shape, initializer=flow.random_normal_initializer(stddev=0.1), reuse=True)
         flow.watch_diff(weights, lambda g: WATCHED.append(g.numpy()))
@@ -329,26 +336,23 @@ def trained(
     steps: int = 3,
     regularizer: Any = None,
     scale: float = 1.0,
-    config: Any = None,
-) -> tuple[list[np.ndarray], State, str]:
+) -> Found:
     """Losses of some steps, the variables after them, and the compiled program: two layers, one with more than 2^15 weights."""
-    flow.clear_default_session()
-    flow.manual_seed(3)
-    flow.config.enable_native_cpu(native)
 
-    @flow.global_function(type="train", function_config=config or flow.FunctionConfig())
-    def job(x: tp.Numpy.Placeholder((4, 200)), y: tp.Numpy.Placeholder((4, 10))) -> tp.Numpy:
-        start = flow.random_normal_initializer(stddev=0.1)
-        h = flow.nn.relu(flow.layers.dense(x, 300, kernel_initializer=start, kernel_regularizer=regularizer, name="a"))
-        loss = flow.math.square(flow.layers.dense(h, 10, kernel_initializer=start, kernel_regularizer=regularizer, name="b") - y)
-        make().minimize(loss * scale)
-        return loss
+    def declare() -> Any:
+        @flow.global_function(type="train")
+        def job(x: tp.Numpy.Placeholder((4, 200)), y: tp.Numpy.Placeholder((4, 10))) -> tp.Numpy:
+            options = {"kernel_initializer": flow.random_normal_initializer(stddev=0.1), "kernel_regularizer": regularizer}
+            h = flow.nn.relu(flow.layers.dense(x, 300, name="a", **options))
+            loss = flow.math.square(flow.layers.dense(h, 10, name="b", **options) - y)
+            make().minimize(loss * scale)
+            return loss
+
+        return job
 
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((4, 200), np.float32), rng.standard_normal((4, 10), np.float32)
-    losses = [job(x, y) for _ in range(steps)]
-    values = {n: v.numpy() for n, v in flow.get_all_variables().items()}
-    return losses, values, job.executables[-1][1].hlo() if steps else ""
+    return stepped(native, declare, x, y, steps=steps)
 
 
 def clipped() -> Any:
@@ -376,26 +380,19 @@ def clipped() -> Any:
     ],
 )  # fmt: skip
 def test_a_job_trains_as_with_xla(make: Callable[[], Any], regularizer: Any) -> None:
-    losses, values, hlo = trained(True, make, regularizer=regularizer)
-    plain_losses, plain, plain_hlo = trained(False, make, regularizer=regularizer)
-    assert CALL not in plain_hlo
+    found, plain = (trained(native, make, regularizer=regularizer) for native in (True, False))
+    hlo = found[2]
+    assert CALL not in plain[2]
     assert hlo.count(CALL) >= 2  # the large weights, and all others
     assert "output_to_operand_aliasing" in hlo
     assert "f32[300,200]{1,0} copy(" not in hlo and "f32[200,300]{1,0} copy(" not in hlo
-    np.testing.assert_allclose(losses, plain_losses, rtol=1e-4, atol=1e-6)
-    assert values.keys() == plain.keys()
-    for name, value in values.items():
-        np.testing.assert_allclose(value, plain[name], rtol=1e-4, atol=1e-5, err_msg=name)
+    assert_same(found, plain)
 
 
 def test_many_small_variables_are_updated_by_several_calls() -> None:
     """XLA's time to compile one call grows with the square of its operands: 400 layers took 40 seconds."""
-    found = []
-    for native in (True, False):
-        flow.clear_default_session()
-        flow.manual_seed(3)
-        flow.config.enable_native_cpu(native)
 
+    def declare() -> Any:
         @flow.global_function(type="train")
         def job(x: tp.Numpy.Placeholder((4, 8))) -> tp.Numpy:
             for i in range(50):
@@ -403,10 +400,11 @@ def test_many_small_variables_are_updated_by_several_calls() -> None:
             opt.Adam(0.01).minimize(x)
             return x
 
-        losses = [job(np.ones((4, 8), np.float32)) for _ in range(3)]
-        assert job.executables[-1][1].hlo().count(CALL) == (2 if native else 0)  # of 64 and of 36 variables
-        found.append((losses, {n: v.numpy() for n, v in flow.get_all_variables().items()}))
-    (losses, values), (plain_losses, plain) = found
+        return job
+
+    x = np.ones((4, 8), np.float32)
+    (losses, values, hlo), (plain_losses, plain, plain_hlo) = (stepped(native, declare, x) for native in (True, False))
+    assert hlo.count(CALL) == 2 and CALL not in plain_hlo  # of 64 and of 36 variables
     np.testing.assert_allclose(losses, plain_losses, rtol=1e-4, atol=1e-5)
     for name, value in values.items():
         np.testing.assert_allclose(value, plain[name], rtol=1e-3, atol=1e-5, err_msg=name)
@@ -496,12 +494,8 @@ def trained_with(*, find_nonfinite: bool) -> Any:
 
 @pytest.mark.parametrize("clips", [pytest.param(False, marks=slow), True])
 def test_stages_on_two_devices(clips: bool) -> None:
-    found = []
-    for native in (True, False):
-        flow.clear_default_session()
+    def declare() -> Any:
         flow.config.gpu_device_num(2)
-        flow.manual_seed(3)
-        flow.config.enable_native_cpu(native)
 
         @flow.global_function(type="train")
         def job(x: tp.Numpy.Placeholder((4, 200))) -> tp.Numpy:
@@ -513,11 +507,9 @@ def test_stages_on_two_devices(clips: bool) -> None:
                 newer.Adam(0.01, do_bias_correction=True, grad_clipping=clipping).minimize(loss)
             return loss
 
-        x = np.random.default_rng(0).standard_normal((4, 200), np.float32)
-        losses = [job(x) for _ in range(3)]
-        assert ("4 variables updated in one pass" in str(job.summary())) == native
-        found.append((losses, {n: v.numpy() for n, v in flow.get_all_variables().items()}))
-    (losses, values), (plain_losses, plain) = found
-    np.testing.assert_allclose(losses, plain_losses, rtol=1e-4, atol=1e-6)
-    for name, value in values.items():
-        np.testing.assert_allclose(value, plain[name], rtol=1e-4, atol=1e-5, err_msg=name)
+        return job
+
+    x = np.random.default_rng(0).standard_normal((4, 200), np.float32)
+    found, plain = (stepped(native, declare, x, look=lambda job: str(job.summary())) for native in (True, False))
+    assert "4 variables updated in one pass" in found[2] and "4 variables updated in one pass" not in plain[2]
+    assert_same(found, plain)

@@ -50,7 +50,12 @@ struct UpdateSpec {
   }
 
   int slots() const { return rule == Rule::kAdam ? 2 : rule == Rule::kMomentum ? 1 : 0; }
-  int scalars() const { return 1 + (rule == Rule::kAdam) + decays + before + after; }  // of float32; then whether to skip
+  // The bytes of the operands before the arrays: scalars of float32, then whether to skip.
+  std::vector<size_t> scalar_bytes() const {
+    std::vector<size_t> found(static_cast<size_t>(1 + (rule == Rule::kAdam) + decays + before + after), sizeof(float));
+    if (may_skip) found.push_back(1);
+    return found;
+  }
 
   Rule rule;
   bool decays, may_skip;
@@ -98,12 +103,16 @@ using Choose = Run*(Rule, Copies);
 #define KERNELS "update_kernels.h"
 #include "each_isa.h"
 
+// What a skipped update leaves.
+void keep(const void* value, void* result, size_t bytes) {
+  if (value != result) std::memcpy(result, value, bytes);
+}
+
 class Update final : public Operation {
  public:
   Update(UpdateSpec spec, int devices, const thread_pool::Settings& settings) : spec_(std::move(spec)), devices_(devices) {
     check_isa(false);
-    std::vector<size_t> sizes(static_cast<size_t>(spec_.scalars()), sizeof(float));
-    if (spec_.may_skip) sizes.push_back(1);
+    std::vector<size_t> sizes = spec_.scalar_bytes();
     first_ = sizes.size();
     double elements = 0;
     for (size_t i = 0; i < spec_.sizes.size(); i++) {
@@ -164,9 +173,7 @@ class Update final : public Operation {
     if (scalars.skips) {
       for (int device = 0; device < devices_; device++) {
         const Part part = this->part(operands, device, chunk.variable, chunk.begin);
-        for (int i = 0; i <= spec_.slots(); i++) {
-          if (part.in[i] != part.out[i]) std::memcpy(part.out[i], part.in[i], static_cast<size_t>(chunk.count) * sizeof(float));
-        }
+        for (int i = 0; i <= spec_.slots(); i++) keep(part.in[i], part.out[i], static_cast<size_t>(chunk.count) * sizeof(float));
       }
     } else {
       run_rule(operands, scalars, chunk);
@@ -203,8 +210,7 @@ class ProductUpdate final : public Operation {
     if (spec_.sizes.size() != 1 || spec_.sizes[0] != shape.m * shape.n) throw std::invalid_argument("the gradient has another size");
     run_ = for_this_cpu<Choose*>(avx2::choose, avx512::choose)(spec_.rule, Copies::kNone);
     rows_ = std::min(shape.m, std::max(kLeastRows, kBlock / shape.n / kLeastRows * kLeastRows));
-    operand_bytes_.assign(static_cast<size_t>(spec_.scalars()), sizeof(float));
-    if (spec_.may_skip) operand_bytes_.push_back(1);
+    operand_bytes_ = spec_.scalar_bytes();
     first_ = operand_bytes_.size();
     const auto array = [](int64_t a, int64_t b) { return static_cast<size_t>(a * b) * sizeof(float); };
     const auto slots = static_cast<size_t>(spec_.slots());
@@ -224,9 +230,7 @@ class ProductUpdate final : public Operation {
     void* const* in = operands + first_;
     void* const* out = in + slots + 3;
     if (scalars.skips) {
-      for (size_t i = 0; i <= slots; i++) {
-        if (in[i] != out[i]) std::memcpy(out[i], in[i], operand_bytes_[first_ + i]);
-      }
+      for (size_t i = 0; i <= slots; i++) keep(in[i], out[i], operand_bytes_[first_ + i]);
       return;
     }
     const auto *a = static_cast<const float*>(in[slots + 1]), *b = static_cast<const float*>(in[slots + 2]);

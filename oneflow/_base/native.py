@@ -28,6 +28,7 @@ SGEMM = "gemm"  # the name of oneDNN's sgemm among the kernels of products
 # How the names of kernels begin that are not oneDNN's.
 FEW_PIXELS, FEW_ROWS, WINOGRAD, PACKED = "few pixels", "few rows", "winograd", "packed:"
 OWN_KERNELS = (FEW_PIXELS, FEW_ROWS, WINOGRAD, PACKED, "depthwise", "row by row", "grouped:", "integers:")
+FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = range(3)  # the kinds of a convolution's call, as numbers of a spec
 DTYPES = {"float32": 0, "bfloat16": 1}  # the dtypes that calls take, as numbers of a spec
 
 

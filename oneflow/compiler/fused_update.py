@@ -7,6 +7,7 @@ each, as soon as their gradient is there; small ones up to 64 at a time, and so 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -111,19 +112,18 @@ def is_worthwhile(m: int, n: int, rows: int) -> bool:
 
 def multiplied_once(nodes: Collection[Node]) -> set[str]:
     """The names of the variables that nothing reads but one product, of which an update can compute the gradient."""
-    readers: dict[str, list[Node]] = {}
-    for node in nodes:
-        for blob in node.inputs:
-            if blob.node.op is OP_VARIABLE:
-                readers.setdefault(blob.node.attrs["variable"], []).append(node)
+    readers = Counter(blob.node for node in nodes for blob in node.inputs)
 
     def fits(node: Node) -> bool:
         if node.op.adds_up is None or len(node.inputs) != 2:
             return False
-        m, *others = node.inputs[SHARED].shape
-        return sum(size > 1 for size in others) <= 1 and is_worthwhile(m, math.prod(others), _rows(node))
+        weights = node.inputs[SHARED]
+        m, *others = weights.shape
+        if weights.node.op is not OP_VARIABLE or readers[weights.node] != 1 or sum(size > 1 for size in others) > 1:
+            return False
+        return is_worthwhile(m, math.prod(others), _rows(node))
 
-    return {name for name, nodes in readers.items() if len(nodes) == 1 and fits(nodes[0])}
+    return {node.inputs[SHARED].node.attrs["variable"] for node in nodes if fits(node)}
 
 
 def _rows(node: Node) -> int:

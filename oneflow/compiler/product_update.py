@@ -17,8 +17,6 @@ from .._base.jax import jax, lax
 from .fused_update import is_worthwhile
 from .plan import Plan
 
-WEIGHTS_GRADIENT = 2  # the kind of a convolution's call, in its spec
-
 
 def with_product_updates(closed: Any, plan: Plan, devices: int = 1) -> Any | None:
     """A closed jaxpr of a plan whose updates compute the products that nothing else reads; None where it has none."""
@@ -106,7 +104,7 @@ def _product_of(eqn: Any) -> _Product | None:
 
 def _pointwise(spec: list[int], x: Any, dy: Any) -> _Product | None:
     """The gradient to a convolution's weights as a product, by its spec (``native/src/conv_spec.h``); None for other calls."""
-    if spec[0] != WEIGHTS_GRADIENT:  # or for several devices
+    if spec[0] != native.BACKWARD_WEIGHTS:  # or for several devices
         return None
     dtypes, axes, groups, *rest = spec[2:]
     sizes, windows = rest[: 3 * (axes + 2)], rest[3 * (axes + 2) :]

@@ -17,6 +17,7 @@ import numpy as np
 
 from .._base import native as _native
 from .._base.jax import jax, jnp, lax
+from .._base.native import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from .._base.rounding import to_bfloat16
 from ..graph.op import Native
 from ._arrays import Array
@@ -24,7 +25,6 @@ from ._window import convolved, sides
 
 Shape = tuple[int, ...]
 
-FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = range(3)
 _WEIGHTS_CHANNELS_LAST = 1  # a flag of the spec
 # In mixed precision, by kind: weights are cast to bfloat16 as they are reordered, and their gradients stay float32
 _NARROW = (("bfloat16", "float32", "bfloat16"), ("bfloat16", "float32", "bfloat16"), ("bfloat16", "bfloat16", "float32"))

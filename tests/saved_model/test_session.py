@@ -109,6 +109,19 @@ def test_the_manual_way(model: Path) -> None:
         s.launch()
 
 
+def launched_with(folder: Path, **jobs: Any) -> Any:
+    """A session that runs jobs which were saved to a folder, by their names."""
+    builder = flow.saved_model.ModelBuilder(str(folder)).ModelName("net").Version(1)
+    for job in jobs.values():
+        builder.AddFunction(job)
+    builder.Save()
+    s = session()
+    for name in jobs:
+        s.load_saved_model(str(folder), graph_name=name)
+    s.launch()
+    return s
+
+
 def test_other_batch_sizes(model: Path, tmp_path: Path) -> None:
     s = launched(model)
     for size in (1, 3, 4, 9):
@@ -123,14 +136,7 @@ def test_other_batch_sizes(model: Path, tmp_path: Path) -> None:
     def tied(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
         return flow.reshape(x, (2, 6))
 
-    builder = flow.saved_model.ModelBuilder(str(tmp_path / "net")).ModelName("net").Version(1)
-    builder.AddFunction(fixed)
-    builder.AddFunction(tied)
-    builder.Save()
-    s = session()
-    for name in ("fixed", "tied"):
-        s.load_saved_model(str(tmp_path / "net"), graph_name=name)
-    s.launch()
+    s = launched_with(tmp_path / "net", fixed=fixed, tied=tied)
     assert s.list_jobs() == ["fixed", "tied"]
     for size in (4, 2, 7, 2):
         np.testing.assert_allclose(s.run("fixed", Input_0=np.ones((size, 3), np.float32))[0], 2.0)
@@ -149,14 +155,7 @@ def test_graphs_of_one_batch_size_refuse_a_single_row_and_rows_by_number_stay_th
     def last(x: tp.Numpy.Placeholder((4, 3))) -> tp.Numpy:
         return flow.slice(x, [3, 0], [1, 3])
 
-    builder = flow.saved_model.ModelBuilder(str(tmp_path / "net")).ModelName("net").Version(1)
-    builder.AddFunction(states)
-    builder.AddFunction(last)
-    builder.Save()
-    s = session()
-    for name in ("states", "last"):
-        s.load_saved_model(str(tmp_path / "net"), graph_name=name)
-    s.launch()
+    s = launched_with(tmp_path / "net", states=states, last=last)
     np.testing.assert_allclose(s.run("states", Input_0=X)[0], X + 1)
     for size in (1, 2):
         with pytest.raises(FeedShapeError, match=f"works for a batch of 4 only, and was given {size}"):

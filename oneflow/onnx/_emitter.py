@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -454,6 +454,12 @@ class Emitter:
                 for perm, present in forms.items():
                     if present == name:
                         forms[perm] = wanted
+
+    def copy(self, op: Op, arrays: Sequence[np.ndarray]) -> Op:
+        """A node like one that was emitted, of other constants; whoever asks for it puts it into ``ops``."""
+        inputs = [self.initializer(name, array) for name, array in zip(op.inputs, arrays, strict=True)]
+        outputs = [_fresh(name, self._tensors) for name in op.outputs]
+        return replace(op, name=_fresh(op.name, self._names), inputs=inputs, outputs=outputs)
 
     def prune(self, results: Sequence[str]) -> None:
         """Removes nodes and constants that no result needs."""

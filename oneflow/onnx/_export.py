@@ -22,6 +22,7 @@ from ..export._job import DynamicAxes, ExportedJob, exported_job, refuse_all
 from ..graph.node import Node
 from ._emitter import TYPES, Emitter
 from .rules import WITHOUT, Inexpressible, rules
+from .rules.quantization import keep_biases_in_range
 
 OPSETS = range(17, 24)
 DEFAULT_OPSET = 17
@@ -57,6 +58,7 @@ def write(
     exported = exported_job(what, job, reason=reason, dynamic_axes=dynamic_axes, weights=weights, format="ONNX")
     emitter = Emitter(exported, version)
     _emit_all(exported, emitter, custom_ops)
+    keep_biases_in_range(emitter)
     results = emitter.results()
     emitter.prune(results)
     model = _model(onnx, exported, emitter, results)

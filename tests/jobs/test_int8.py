@@ -319,6 +319,33 @@ def test_onnx_has_the_same_scales(tmp_path: Path) -> None:
         assert np.abs(got - fast(x)).mean() < 0.2 * np.abs(predict(x) - fast(x)).mean()  # not merely another approximation
 
 
+@pytest.mark.parametrize("kind", ["conv2d", "dense"])
+def test_onnx_keeps_biases_beside_tiny_weights(kind: str, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+
+    @flow.global_function("predict")
+    def predict(x: tp.Numpy.Placeholder((BATCH, 3, 8, 8))) -> tp.Numpy:
+        given = {"kernel_initializer": normal(), "bias_initializer": normal(), "activation": flow.nn.relu, "name": "first"}
+        if kind == "conv2d":
+            y = flow.flatten(flow.layers.conv2d(x, 8, 3, **given), 1)
+        else:
+            y = flow.layers.dense(flow.reshape(x, (BATCH, -1)), 8, **given)
+        return flow.layers.dense(y, 4, kernel_initializer=normal(), name="last")
+
+    x = drawn(BATCH, 3, 8, 8)
+    predict(x)
+    variables = {name: variable.numpy().copy() for name, variable in flow.get_all_variables().items()}
+    variables["first-weight"][1] *= 1e-7  # so that the bias is more than 2**31 steps of an integer product
+    variables["first-bias"][:] = 1
+    flow.load_variables(variables)
+    fast = flow.quantization.calibrate(predict, [x])
+    flow.export.onnx(fast, tmp_path / "int8.onnx")
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    session = onnxruntime.InferenceSession(str(tmp_path / "int8.onnx"), options, providers=["CPUExecutionProvider"])
+    close(session.run(None, {session.get_inputs()[0].name: x})[0], fast(x), 0.02)
+
+
 def test_what_cannot_be_of_integers_is_told_by_the_jobs_own_name() -> None:
     @flow.global_function("predict")
     def exponentials(x: tp.Numpy.Placeholder((4, 8))) -> tp.Numpy:

@@ -5,11 +5,12 @@ Ranges of variables are known when the model is written, so that weights are wri
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from .._emitter import Emitter, InLayout, Perm, Result, Static
+from .._emitter import Emitter, InLayout, Op, Perm, Result, Static
 from . import Inexpressible, rule
 
 
@@ -129,6 +130,51 @@ def _int8_round_weights(ctx: Emitter) -> Result:
 def _points(ctx: Emitter, name: str, values: np.ndarray) -> str:
     """Zero points that no other weights share: onnxruntime replaces them where it turns int8 weights into uint8."""
     return ctx.initializer(f"{name}_zero_point", values)
+
+
+def keep_biases_in_range(ctx: Emitter) -> None:
+    """Raises scales of weights that are too small for the bias beside them.
+
+    onnxruntime adds biases to sums of 32-bit integers, as multiples of the scales' product, without looking whether they fit. Where they would
+    not, the weights are so small beside the bias that a coarser grid of them changes nothing that an 8-bit result shows.
+    """
+    makers = {name: op for op in ctx.ops for name in op.outputs}
+    ops: list[Op] = []
+    for op in ctx.ops:
+        if op.kind in ("Conv", "ConvTranspose", "Gemm") and len(op.inputs) == 3:
+            weights, bias = makers.get(op.inputs[1]), ctx.initializers.get(op.inputs[2])
+            step = _step_of(ctx, makers, op.inputs[0])
+            if step and bias is not None and weights is not None and weights.kind == "DequantizeLinear":
+                coarser = _coarser(ctx, weights, np.abs(bias).astype(np.float64) / (step * 2.0**30))
+                if coarser is not None:
+                    ops.append(coarser)
+                    op.inputs[1] = coarser.outputs[0]
+        ops.append(op)
+    ctx.ops = ops
+
+
+def _step_of(ctx: Emitter, makers: Mapping[str, Op], name: str) -> float | None:
+    """The scale of 8-bit numbers that have at most been put into another order since."""
+    op = makers.get(name)
+    while op is not None and op.kind in ("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "MaxPool"):
+        op = makers.get(op.inputs[0])
+    scale = None if op is None or op.kind != "DequantizeLinear" else ctx.initializers.get(op.inputs[1])
+    return float(scale.item()) if scale is not None and scale.size == 1 else None
+
+
+def _coarser(ctx: Emitter, weights: Op, least: np.ndarray) -> Op | None:
+    """The same weights as multiples of scales that are no smaller than ``least``, which has one for each channel."""
+    whole, scale, point = (ctx.initializers.get(name) for name in weights.inputs)
+    if whole is None or scale is None or point is None:
+        return None
+    least = least.max() if scale.size == 1 else least.reshape(-1)
+    if np.shape(least) not in ((), scale.shape) or (scale >= least).all():
+        return None
+    raised = np.maximum(scale, least).astype(scale.dtype)
+    column = [-1 if i == weights.attrs.get("axis") else 1 for i in range(whole.ndim)] if scale.size > 1 else [1] * whole.ndim
+    ratio, middle = (scale / raised).reshape(column), point.astype(np.int32).reshape(column)
+    moved = (np.rint((whole - middle) * ratio) + middle).astype(whole.dtype)
+    return ctx.copy(weights, [moved, raised, point])
 
 
 def _point(zero: np.ndarray, affine: bool) -> np.ndarray:

@@ -135,8 +135,9 @@ def _points(ctx: Emitter, name: str, values: np.ndarray) -> str:
 def keep_biases_in_range(ctx: Emitter) -> None:
     """Raises scales of weights that are too small for the bias beside them.
 
-    onnxruntime adds biases to sums of 32-bit integers, as multiples of the scales' product, without looking whether they fit. Where they would
-    not, the weights are so small beside the bias that a coarser grid of them changes nothing that an 8-bit result shows.
+    onnxruntime adds biases to sums of 32-bit integers, as multiples of the product of both scales, without looking whether they
+    fit. Where they would not, the weights are so small beside the bias that a coarser grid changes nothing that an 8-bit result
+    shows.
     """
     makers = {name: op for op in ctx.ops for name in op.outputs}
     ops: list[Op] = []
